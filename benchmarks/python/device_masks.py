@@ -3,7 +3,7 @@
 """Masks that a GPU has computed: lists that its kernels build, beside those of the host.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/device_masks.py [--packs 12] [--csv FILE]
-    [--deterministic]
+    [--deterministic] [--short]
 Of packs of documents, random blocks and the same as ranges, 64/8 heads of 128: what the device takes to build (a graph
 of eight builds, divided), the host to set a mask, and both passes with lists of either kind, in random turns behind
 other work. Medians over masks; ratios are medians of the ratios of a mask.
@@ -36,8 +36,8 @@ def graph_of(call, times=1):
     return graph
 
 
-def tensors_of(rows):
-    shapes = [(rows, 64, 128), (rows, 8, 128), (rows, 8, 128), (rows, 64, 128)]
+def tensors_of(rows, head_dim=128):
+    shapes = [(rows, 64, head_dim), (rows, 8, head_dim), (rows, 8, head_dim), (rows, 64, head_dim)]
     *leaves, dout = (torch.randn(s, device="cuda", dtype=torch.bfloat16) for s in shapes)
     return [t.requires_grad_() for t in leaves], dout
 
@@ -105,6 +105,7 @@ def main():
     parser.add_argument("--packs", type=int, default=12)
     parser.add_argument("--csv")
     parser.add_argument("--deterministic", action="store_true", help="buffers of such calls, whose lists have turns")
+    parser.add_argument("--short", action="store_true", help="packs of 32K rows alone")
     arguments = parser.parse_args()
     rng, order = np.random.default_rng(0), random.Random(0)
 
@@ -150,6 +151,8 @@ def main():
 
     for documents in (1, 13, 64):
         packs(32768, documents)
+    if arguments.short:
+        return
     blocks(32768, 128, 0.12)
     blocks(32768, 128, 0.12, as_ranges=True)
     blocks(32768, 128, 0.25, causal=True)

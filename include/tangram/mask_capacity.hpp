@@ -24,10 +24,11 @@ struct MaskCapacity {
   /// Whether masks may leave rows of queries that see no key. Kernels of the backward pass of a buffer without such
   /// masks ask no table of them. Not with block_size, nor for masks that a GPU has computed.
   bool rows_without_keys = true;
-  /// Above 0: masks are blocks of so many rows and keys or of a multiple, at most `slices` of them, and calls take the
-  /// kernels that gather small blocks, of head dims 64 and 128; `documents` are not asked. Tiles of 128 divided by the
-  /// query heads that share them (the largest power of two in the query heads of a K/V head) must divide a block, and
-  /// 16 the block and the keys. Calls are not deterministic, without softcap or gradients of sinks backward.
+  /// Above 0: masks are blocks of so many rows and keys or of a multiple, at most `slices` of them; `documents` are not
+  /// asked. Calls take the kernels that gather small blocks, of head dims 64 and 128: tiles of 128 divided by the query
+  /// heads that share them (the largest power of two in the query heads of a K/V head) must divide a block, and 16 the
+  /// block and the keys; calls are not deterministic, without softcap or gradients of sinks backward. Multiples of 128
+  /// without head_groups are taken by the kernels of other masks, which are faster then and can do all this.
   int64_t block_size = 0;
   /// With block_size: so many equal groups of heads have blocks of their own; divides the K/V heads.
   int head_groups = 1;

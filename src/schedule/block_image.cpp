@@ -40,19 +40,24 @@ int64_t fitting(const AttnShape& shape, int64_t bytes_of_key, int64_t cache, int
 }  // namespace
 
 BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity,
-                                   const GpuModel& gpu)
+                                   const GpuModel& gpu, const std::optional<ForwardTiles>& forward)
     : shape_(shape),
       capacity_(capacity),
       tile_rows_(tile_rows),
-      num_head_groups_(shape.num_heads_q * tile_rows / kBlockTileRows),
-      num_tiles_((shape.seqlen_q + tile_rows - 1) / tile_rows) {
+      num_head_groups_(shape.num_heads_q * tile_rows / kBlockTileRows) {
+  tiles_[1] = {static_cast<int32_t>(shape.seqlen_q), tile_rows, 0};
+  tiles_[0] = tiles_[1];
+  if (forward) {
+    tiles_[0] = {tiles_[1].num_rows, forward->shape.block_m, forward->shape.anew_every};
+    gathers_ = forward->gathers;
+  }
   if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
   constexpr int64_t kMost = int64_t{1} << 28;
   require(0 < capacity_.slices && capacity_.slices <= kMost,
           "MaskBuffer: slices must be positive and at most {} (got slices={})", kMost, capacity_.slices);
-  require(capacity.block_size > 0 && capacity.block_size % std::max(tile_rows, kGroupKeys) == 0,
+  require(capacity.block_size > 0 && capacity.block_size % block_multiple() == 0,
           "MaskBuffer: blocks must be multiples of {} rows, the queries of a tile or {} keys (got block_size={})",
-          std::max(tile_rows, kGroupKeys), kGroupKeys, capacity.block_size);
+          block_multiple(), kGroupKeys, capacity.block_size);
   require(shape.seqlen_k % kGroupKeys == 0, "MaskBuffer: blocks must be of a multiple of {} keys (got seqlen_k={})",
           kGroupKeys, shape.seqlen_k);
   require(
@@ -67,41 +72,54 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
           "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
           capacity.head_groups, shape.num_heads_kv);
   max_groups_ = capacity_.slices * (capacity.block_size / kGroupKeys);
-  const int64_t all_tiles = num_tiles_ * capacity.head_groups;
-  max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles + max_groups_ / 8;
+  const auto all_tiles = [&](int pass) { return num_tiles(pass) * capacity.head_groups; };
+  // Of runs as they are each block may be one, in all tiles of its queries.
+  max_runs_ = kBlockRunsPerTile * all_tiles(0);
+  if (!gathers_) max_runs_ += capacity_.slices * tiles_[0].count(static_cast<int32_t>(capacity.block_size));
+  max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles(1) + max_groups_ / 8;
   // A section lasts four times as long as its longest item where items are alike.
-  const int64_t balanced = num_tiles_ == 0 ? 1 : (4 * int64_t{gpu.multiprocessors} + num_tiles_ - 1) / num_tiles_;
-  const auto section = [&](int64_t bytes_of_key, int64_t most) {
+  const auto section = [&](int pass, int64_t bytes_of_key, int64_t most) {
+    const int64_t tiles = std::max<int64_t>(num_tiles(pass), 1);
+    const int64_t balanced = (4 * int64_t{gpu.multiprocessors} + tiles - 1) / tiles;
     const int64_t wanted = std::max(fitting(shape, bytes_of_key, kept_in_l2(gpu), num_head_groups_), balanced);
     return static_cast<int>(std::clamp<int64_t>(wanted, 1, std::min<int64_t>(most, num_head_groups_)));
   };
-  sections_[0] = section(int64_t{2} * (shape.head_dim + shape.head_dim_v), num_head_groups_);
+  sections_[0] = section(0, int64_t{2} * (shape.head_dim + shape.head_dim_v), num_head_groups_);
   // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
   const int64_t bytes_with_sums = int64_t{2} * shape.head_dim * (2 + 4);
-  sections_[1] = section(bytes_with_sums, fitting(shape, bytes_with_sums, gpu.l2_bytes, num_head_groups_));
-  const bool forward = capacity.passes != AttnPasses::kBackward, backward = capacity.passes != AttnPasses::kForward;
+  sections_[1] = section(1, bytes_with_sums, fitting(shape, bytes_with_sums, gpu.l2_bytes, num_head_groups_));
+  const int64_t forward_items = capacity.passes == AttnPasses::kBackward ? 0 : num_items(0);
+  const int64_t backward_items = capacity.passes == AttnPasses::kForward ? 0 : num_items(1);
   Offsets at;
-  forward_items_ = at.take<TileItem>(forward ? num_items() : 0);
-  item_groups_ = at.take<int32_t>(forward ? num_items() : 0);
-  backward_items_ = at.take<GroupItem>(backward ? num_items() : 0);
-  runs_ = at.take<TileRun>(forward ? kBlockRunsPerTile * all_tiles : 0);
-  diagonal_masks_ = at.take<GroupMask>(backward ? kDiagonalMasks : 0);
+  forward_items_ = at.take<TileItem>(forward_items);
+  item_groups_ = at.take<int32_t>(forward_items);
+  backward_items_ = at.take<GroupItem>(backward_items);
+  runs_ = at.take<TileRun>(capacity.passes == AttnPasses::kBackward ? 0 : max_runs_);
+  diagonal_masks_ = at.take<GroupMask>(capacity.passes == AttnPasses::kForward ? 0 : kDiagonalMasks);
   groups_ = at.take<int32_t>(max_groups_ + max_backward_groups());
-  at.take<GroupMask>(backward ? max_masks_ : 0);
+  at.take<GroupMask>(capacity.passes == AttnPasses::kForward ? 0 : max_masks_);
   bytes_ = round_up(at.end, kAlignment);
-  require(num_items() < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
+  require(std::max(num_items(0), num_items(1)) < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
           "MaskBuffer: lists must stay below 8 GiB (got slices={}, block_size={}, {} bytes)", capacity_.slices,
           capacity.block_size, bytes_);
 }
 
+int64_t BlockImageLayout::block_multiple() const {
+  return std::max({tile_rows_, kGroupKeys, static_cast<int>(tiles_[0].every), gathers_ ? 0 : kBlockStepKeys});
+}
+
 BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
-  const TileList tiles = build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {tile_rows_, kBlockStepKeys, false});
+  const auto tiles_of = [&](const RegularTiles& tiles) {
+    return build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {tiles.rows, kBlockStepKeys, false, tiles.every});
+  };
   std::optional<GroupList> groups;
-  if (capacity_.passes != AttnPasses::kForward) groups = group_items(tiles, true);
+  if (capacity_.passes != AttnPasses::kForward) groups = group_items(tiles_of(tiles_[1]), true);
   BlockMask mask;
-  if (capacity_.passes != AttnPasses::kBackward) mask.forward = gather_all_runs(tiles);
+  if (capacity_.passes != AttnPasses::kBackward) {
+    mask.forward = gathers_ ? gather_all_runs(tiles_of(tiles_[0])) : gather_none(tiles_of(tiles_[0]));
+  }
   const auto is_simple = [&](const TileItem& item) {
-    return item.run_end - item.run_begin <= kBlockRunsPerTile &&
+    return (!gathers_ || item.run_end - item.run_begin <= kBlockRunsPerTile) &&
            std::all_of(mask.forward.runs.begin() + item.run_begin, mask.forward.runs.begin() + item.run_end,
                        [](const TileRun& run) { return run.interval_begin < 0; });
   };
@@ -118,14 +136,15 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
   require(masks.size() == static_cast<size_t>(capacity_.head_groups),
           "MaskBuffer::set: needs a mask for each of the buffer's head groups, {} (got {})", capacity_.head_groups,
           masks.size());
-  int64_t forward = 0, backward = 0, num_masks = 0;
+  int64_t forward = 0, backward = 0, num_masks = 0, runs = 0;
   for (const BlockMask& mask : masks) {
     forward += static_cast<int64_t>(mask.forward.groups.size());
     backward += static_cast<int64_t>(mask.backward.groups.size());
     num_masks += static_cast<int64_t>(mask.backward.masks.size());
+    runs += static_cast<int64_t>(mask.forward.runs.size());
   }
   require(
-      forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
+      runs <= max_runs_ && forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
       "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
       "slices={})",
       std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
@@ -133,11 +152,12 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
 }
 
 template <class Cost>
-std::vector<BlockImageLayout::Place> BlockImageLayout::order(std::span<const BlockMask> masks, int section,
+std::vector<BlockImageLayout::Place> BlockImageLayout::order(std::span<const BlockMask> masks, int pass,
                                                              const Cost& cost) const {
+  const int section = sections_[pass];
   const int listed = listed_head_groups(), groups_per_mask = listed / static_cast<int>(masks.size());
   struct Key {
-    int64_t cost = 0, tile = 0;
+    int64_t cost = 0, row = 0;
     Place place;
   };
   std::vector<Place> places;
@@ -146,14 +166,14 @@ std::vector<BlockImageLayout::Place> BlockImageLayout::order(std::span<const Blo
     keys.clear();
     for (int group = begin; group < std::min(begin + section, listed); ++group) {
       const BlockMask& mask = masks[static_cast<size_t>(group / groups_per_mask)];
-      for (int64_t item = 0; item < num_tiles_; ++item) {
+      for (int64_t item = 0; item < num_tiles(pass); ++item) {
         const auto [of_item, row] = cost(mask, static_cast<size_t>(item));
-        keys.push_back({of_item, row / tile_rows_, {group, item}});
+        keys.push_back({of_item, row, {group, item}});
       }
     }
     std::ranges::sort(keys, [](const Key& a, const Key& b) {
       if (a.cost != b.cost) return a.cost > b.cost;
-      return a.tile != b.tile ? a.tile < b.tile : a.place.head_group < b.place.head_group;
+      return a.row != b.row ? a.row < b.row : a.place.head_group < b.place.head_group;
     });
     for (const Key& key : keys) places.push_back(key.place);
   }
@@ -176,6 +196,15 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
     }
   }
   const size_t masks_at = round_up(groups_ + static_cast<size_t>(end) * sizeof(int32_t), kAlignment);
+  std::vector<int32_t> first_run;
+  int32_t num_runs = 0;
+  for (size_t m = 0; m < masks.size(); ++m) {
+    first_run.push_back(num_runs);
+    for (const TileRun& of_mask : masks[m].forward.runs) {
+      TileRun& run = array(runs_, TileRun{})[num_runs++] = of_mask;
+      if (run.group_begin >= 0) run.group_begin += first_group[0][m];
+    }
+  }
   std::vector<int32_t> first_mask;
   size_t bytes = masks_at;
   for (const BlockMask& mask : masks) {
@@ -190,18 +219,11 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
     };
     TileItem* item = array(forward_items_, TileItem{});
     int32_t* item_group = array(item_groups_, int32_t{});
-    for (const Place& place : order(masks, forward_section(), steps)) {
+    for (const Place& place : order(masks, 0, steps)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
       *item = masks[m].forward.items[static_cast<size_t>(place.item)];
-      const auto slot =
-          static_cast<int32_t>(static_cast<int64_t>(m) * num_tiles_ + item->row_begin / tile_rows_) * kBlockRunsPerTile;
-      TileRun* const runs = array(runs_, TileRun{}) + slot;
-      for (int32_t r = 0; r < item->run_end - item->run_begin; ++r) {
-        runs[r] = masks[m].forward.runs[static_cast<size_t>(item->run_begin + r)];
-        if (runs[r].group_begin >= 0) runs[r].group_begin += first_group[0][m];
-      }
-      item->run_end = slot + item->run_end - item->run_begin;
-      item->run_begin = slot;
+      item->run_begin += first_run[m];
+      item->run_end += first_run[m];
       ++item;
       *item_group++ = place.head_group;
     }
@@ -212,7 +234,7 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
       return std::pair(int64_t{item.num_groups}, int64_t{item.row_begin});
     };
     GroupItem* item = array(backward_items_, GroupItem{});
-    for (const Place& place : order(masks, backward_section(), num_groups)) {
+    for (const Place& place : order(masks, 1, num_groups)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
       *item = masks[m].backward.items[static_cast<size_t>(place.item)];
       item->group_begin += first_group[1][m];

@@ -7,12 +7,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "machine/gpu_model.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/group_items.hpp"
+#include "schedule/regular_tiles.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/mask_capacity.hpp"
 #include "tangram/slice.hpp"
@@ -27,6 +29,13 @@ inline constexpr int kBlockRunsPerTile = 3;
 /// Masks of groups on the diagonal, of blocks that are causal: see BlockBuild.
 inline constexpr int kDiagonalMasks = 8;
 
+/// Tiles of the forward pass where they are not those of the backward one, or not gathered: blocks that fill steps are
+/// listed as they are, in runs.
+struct ForwardTiles {
+  TileShape shape;
+  bool gathers = true;
+};
+
 /// What one mask shows, tile by tile.
 struct BlockMask {
   GatheredList forward;
@@ -36,13 +45,15 @@ struct BlockMask {
 /// NOTE [block image] Every tile of every head group has an item in both passes, whatever the mask, so that what is
 /// launched does not depend on it. Where head groups have masks of their own items name theirs, and the order of work
 /// is that of the lists: sections of head groups, in a section the items with most to do first, of equal ones those at
-/// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs have places
-/// of their own for each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
+/// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs are those of
+/// each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
 /// count from the begin of the image, since these arrays end it and are as long as the mask wants.
 class BlockImageLayout {
  public:
-  /// `tile_rows`: queries of a tile. Throws InvalidArgument for a capacity that blocks cannot have.
-  BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu);
+  /// `tile_rows`: queries of a tile; `forward`: of as many query heads. Throws InvalidArgument for a capacity that
+  /// blocks cannot have.
+  BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu,
+                   const std::optional<ForwardTiles>& forward = std::nullopt);
 
   /// Of the largest image.
   size_t bytes() const { return bytes_; }
@@ -66,12 +77,18 @@ class BlockImageLayout {
   const AttnShape& shape() const { return shape_; }
   const MaskCapacity& capacity() const { return capacity_; }
   int tile_rows() const { return tile_rows_; }
-  int64_t num_tiles() const { return num_tiles_; }
+  /// Whether runs of the forward pass are gathered.
+  bool gathers() const { return gathers_; }
+  /// What sizes of blocks must be multiples of.
+  int64_t block_multiple() const;
+  /// Of the forward pass (0), and of the backward one (1).
+  const RegularTiles& tiles(int pass) const { return tiles_[pass]; }
+  int64_t num_tiles(int pass) const { return tiles_[pass].count(); }
   /// Groups of query heads that share tiles.
   int num_head_groups() const { return num_head_groups_; }
   /// Of them those for which items are listed: all, or one that stands for all.
   int listed_head_groups() const { return capacity_.head_groups > 1 ? num_head_groups_ : 1; }
-  int64_t num_items() const { return num_tiles_ * listed_head_groups(); }
+  int64_t num_items(int pass) const { return num_tiles(pass) * listed_head_groups(); }
   /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.
   int forward_section() const { return sections_[0]; }
   int backward_section() const { return sections_[1]; }
@@ -87,12 +104,14 @@ class BlockImageLayout {
     int64_t item = 0;  // of its mask's list
   };
   template <class Cost>
-  std::vector<Place> order(std::span<const BlockMask> masks, int section, const Cost& cost) const;
+  std::vector<Place> order(std::span<const BlockMask> masks, int pass, const Cost& cost) const;
 
   AttnShape shape_;
   MaskCapacity capacity_;
   int tile_rows_ = 0, num_head_groups_ = 0;
-  int64_t num_tiles_ = 0, max_groups_ = 0, max_masks_ = 0;
+  RegularTiles tiles_[2];
+  bool gathers_ = true;
+  int64_t max_runs_ = 0, max_groups_ = 0, max_masks_ = 0;
   int sections_[2] = {1, 1};
   size_t forward_items_ = 0, item_groups_ = 0, backward_items_ = 0, runs_ = 0, diagonal_masks_ = 0, groups_ = 0;
   size_t bytes_ = 0;

@@ -28,7 +28,7 @@ Dealing dealing_in_sections(const AttnShape& shape, const GpuModel& gpu) {
   return cached_dealing({causal, shape, gpu, {}}).how;
 }
 
-Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu) {
+Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu, bool deterministic) {
   int64_t visits = 0, items = 0, longest = 0;
   for (const Extent& extent : extents.of_keys) {
     visits += extent.count;
@@ -37,9 +37,18 @@ Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const Gp
   }
   const size_t unseen = items < static_cast<int64_t>(extents.of_keys.size()) ? 1 : 0;  // a group of their own
   const int group = shape.num_heads_q / shape.num_heads_kv;
+  const bool scattered = !deterministic && is_scattered(visits, visits_of(extents).between);
+  if (scattered) {
+    const bool inside = scatters_heads_inside(shape.head_dim);
+    const auto [pieces, together] =
+        scattered_sections(longest, visits, shape.num_heads_q, group, gpu.multiprocessors, inside);
+    if (pieces > 0) return {.pieces = pieces, .together = together, .heads_inside = inside};
+  }
   Dealing how;
-  if (extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
+  if (!scattered && extents.group_ends.size() == 1 + unseen && is_nested(longest, items, visits)) {
     how = dealing_in_sections(shape, gpu);
+  } else if (deterministic && extents.group_ends.size() > 1 + unseen) {
+    how = {.together = heads_in_turn(shape.num_heads_q, shape.num_heads_kv), .grouped = true};
   } else {
     how = {.together = 1, .grouped = true};
     if (is_cut_by_rule(group)) {

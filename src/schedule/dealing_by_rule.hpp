@@ -12,7 +12,7 @@
 namespace tangram::schedule {
 
 /// Of lists that a GPU builds. Without the simulations of choose_dealing.
-Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu);
+Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu, bool deterministic);
 
 /// Of nested masks by that rule: sections of as many query heads as the L2 cache holds what belongs to them, as a
 /// causal mask of the shape is dealt. A function of shape and GPU, whatever the mask; plays a few makespans.

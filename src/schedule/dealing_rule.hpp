@@ -32,6 +32,13 @@ TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t items, int64_
   return 2 * longest * items > 3 * visits;
 }
 
+/// Pieces of all K/V heads, in the order of the heads, dealt so many at a time, one section after the other, in a
+/// section the longest items first. No pieces: dealt otherwise.
+struct Sections {
+  int32_t pieces = 0;  ///< of an item
+  int32_t together = 0;
+};
+
 /// All else is dealt by one rule that suits packed documents: one group of items that share queries after
 /// the other, head by head, in pieces of at most a fifth of what a multiprocessor does.
 TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
@@ -55,6 +62,25 @@ TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t most_steps, int64_t steps,
   if (!is_cut_by_rule(group)) return pieces;
   while (pieces < group && (group % pieces != 0 || steps > most_steps * pieces)) ++pieces;
   return pieces;
+}
+
+/// Several groups of items in deterministic calls are whole, and of so many K/V heads at a time (kForms): items of one
+/// head that begin together wait for each other at each tile, which short ones of few query heads cannot afford.
+TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_heads_kv) {
+  return num_heads_q < 4 * num_heads_kv || num_heads_kv == 1 ? num_heads_kv : 2;
+}
+
+/// Scattered items of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
+TANGRAM_HOST_DEVICE constexpr bool scatters_heads_inside(int head_dim) { return head_dim <= 64; }
+
+/// Scattered items are dealt as choose_scattered prefers it, head by head, where the longest item takes at most a
+/// quarter of what a multiprocessor does; else they would end unevenly.
+TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t visits, int num_heads_q, int group,
+                                                       int multiprocessors, bool heads_inside) {
+  const int pieces = heads_inside ? 1 : 2;
+  const bool ends_evenly = 4 * longest * group * multiprocessors <= visits * num_heads_q;
+  if (group % pieces != 0 || !ends_evenly) return {};
+  return {pieces, 1};
 }
 
 }  // namespace tangram::schedule

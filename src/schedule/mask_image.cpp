@@ -11,6 +11,7 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
+#include "schedule/regular_tiles.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -83,7 +84,8 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
           "MaskBuffer: documents and slices must be positive and at most {} (got documents={}, slices={})", kMost,
           capacity.documents, capacity.slices);
   if (capacity_.passes != AttnPasses::kBackward) {
-    num_forward_items_ = tiles_of(shape.seqlen_q, forward.block_m);
+    num_forward_items_ =
+        RegularTiles{static_cast<int32_t>(shape.seqlen_q), forward.block_m, forward.anew_every}.count();
     num_forward_runs_ = kRunsPerTile * num_forward_items_ + runs_of_slice(forward.block_m) * capacity_.slices;
   }
   if (capacity_.passes != AttnPasses::kForward) {

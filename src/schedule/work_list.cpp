@@ -243,7 +243,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
   const auto choose = [&](Extents& in_order, bool deterministic) {
-    if (options.by_rule) return dealing_by_rule(in_order, shape, gpu);
+    if (options.by_rule) return dealing_by_rule(in_order, shape, gpu, deterministic);
     const Dealing how =
         options.given ? *options.given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
     // Its sections are sorted by pieces of different lengths: heads see tiles in orders that add_turns does not know.

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct BlockCase {
   AttnShape shape;
   int tile_rows = 16;
   MaskCapacity capacity;
+  std::optional<ForwardTiles> forward = {};
 };
 
 inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_kv, int tile_rows, int64_t block,
@@ -29,6 +31,21 @@ inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_k
   return {{rows, keys, heads_q, heads_kv, 128, 128, DType::kBFloat16},
           tile_rows,
           {.slices = 40'000, .passes = passes, .block_size = block, .head_groups = head_groups}};
+}
+
+/// With tiles of the forward pass that begin anew with each block.
+inline BlockCase aligned_case(const BlockCase& of, int forward_rows) {
+  BlockCase c = of;
+  c.forward = ForwardTiles{{forward_rows, 128, false, static_cast<int>(c.capacity.block_size)}};
+  return c;
+}
+
+/// Of blocks that are not gathered forward.
+inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
+  BlockCase c = of;
+  const int rows = anew_every > 0 ? c.tile_rows * 3 / 2 : c.tile_rows;
+  c.forward = ForwardTiles{{rows, 128, false, anew_every}, false};
+  return c;
 }
 
 /// Heads that are packed by eight, one, two, four and thirty-two; masks for all heads and for groups of them.
@@ -44,6 +61,12 @@ inline std::vector<BlockCase> gathered_cases() {
           block_case(700, 2512, 12, 1, 32, 32, 1),
           block_case(0, 512, 8, 1, 16, 16, 1),
           block_case(512, 0, 8, 2, 32, 32, 2),
+          aligned_case(block_case(1000, 1024, 16, 2, 16, 64, 1), 24),
+          aligned_case(block_case(1024, 1024, 16, 2, 16, 48, 2), 24),
+          aligned_case(block_case(1024, 1024, 16, 4, 32, 96, 2), 48),
+          plain_case(block_case(3000, 3008, 16, 2, 16, 128, 2)),
+          plain_case(block_case(2048, 2048, 2, 2, 128, 128, 1)),
+          plain_case(block_case(2000, 2000, 16, 2, 16, 128, 2), 128),
           block_case(1024, 1024, 16, 2, 16, 16, 2, AttnPasses::kForward),
           block_case(1024, 1024, 16, 2, 16, 16, 1, AttnPasses::kBackward)};
 }
@@ -140,23 +163,22 @@ struct SeenBlocks {
     };
     const bool has_forward = layout.capacity().passes != AttnPasses::kBackward;
     const bool has_backward = layout.capacity().passes != AttnPasses::kForward;
-    for (int64_t i = 0; i < layout.num_items(); ++i) {
-      if (has_forward) {
-        const TileItem& item = reinterpret_cast<const TileItem*>(image + layout.forward_items())[i];
-        const int32_t group = reinterpret_cast<const int32_t*>(image + layout.item_groups())[i];
-        Forward seen{group, item.row_begin, item.row_end, {}, {}};
-        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-          const TileRun& run = reinterpret_cast<const TileRun*>(image + layout.runs())[r];
-          if (run.group_begin < 0) {
-            seen.others.push_back(run);
-          } else {
-            EXPECT_TRUE(run.full_begin == 0 && run.full_end == run.k_end);
-            seen.keys = keys_of(run.group_begin, run.k_end / kGroupKeys);
-          }
+    for (int64_t i = 0; has_forward && i < layout.num_items(0); ++i) {
+      const TileItem& item = reinterpret_cast<const TileItem*>(image + layout.forward_items())[i];
+      const int32_t group = reinterpret_cast<const int32_t*>(image + layout.item_groups())[i];
+      Forward seen{group, item.row_begin, item.row_end, {}, {}};
+      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+        const TileRun& run = reinterpret_cast<const TileRun*>(image + layout.runs())[r];
+        if (run.group_begin < 0) {
+          seen.others.push_back(run);
+        } else {
+          EXPECT_TRUE(run.full_begin == 0 && run.full_end == run.k_end);
+          seen.keys = keys_of(run.group_begin, run.k_end / kGroupKeys);
         }
-        forward.push_back(std::move(seen));
       }
-      if (!has_backward) continue;
+      forward.push_back(std::move(seen));
+    }
+    for (int64_t i = 0; has_backward && i < layout.num_items(1); ++i) {
       const GroupItem& item = reinterpret_cast<const GroupItem*>(image + layout.backward_items())[i];
       Backward seen{item.head_group, item.row_begin, item.row_end, keys_of(item.group_begin, item.num_groups), {}};
       const int rows_of_mask = (item.row_end - item.row_begin) * (kBlockTileRows / layout.tile_rows());
@@ -174,7 +196,7 @@ struct SeenBlocks {
 class BuiltBlocks {
  public:
   explicit BuiltBlocks(const BlockCase& c)
-      : layout_(c.shape, c.tile_rows, c.capacity, {}),
+      : layout_(c.shape, c.tile_rows, c.capacity, {}, c.forward),
         work_(block_build_bytes(layout_), std::byte{0}),
         built_(layout_.bytes(), std::byte{0}),
         wanted_(layout_.bytes(), std::byte{0}) {}
@@ -205,7 +227,11 @@ class BuiltBlocks {
   }
   void expect_as_host(const BlockChoice& choice) {
     std::vector<std::vector<AttnSlice>> slices;
-    for (const Choice& of_group : choice.of_groups) slices.push_back(slices_apart(of_group, layout_.shape()));
+    const ImageCase as_image{.shape = layout_.shape(), .forward = {}, .capacity = {}};
+    for (const Choice& of_group : choice.of_groups) {
+      slices.push_back(layout_.gathers() ? slices_apart(of_group, layout_.shape())
+                                         : slices_of(of_group, as_image).by_rows);
+    }
     expect_as_host(slices);
   }
 

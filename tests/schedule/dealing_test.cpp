@@ -156,6 +156,31 @@ TEST(Dealing, SectionsWithoutAMaskAreThoseOfACausalOne) {
   }
 }
 
+// As choose_dealing takes it where all ends evenly. Deterministic calls wait for turns in sections.
+TEST(Dealing, ScatteredBlocksAreDealtByRuleHeadByHead) {
+  std::mt19937 random(5);
+  const auto scattered = [&](int64_t tiles) {
+    std::vector<Extent> of_keys;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t first = static_cast<int64_t>(random() % 16), count = tiles / 8 + static_cast<int64_t>(random() % 8);
+      of_keys.push_back({2 * count, 2 * first, 2 * (tiles - first)});
+    }
+    return make_extents(of_keys);
+  };
+  Extents many = scattered(256), few = scattered(32);
+  for (const int head_dim : {64, 128}) {
+    AttnShape shape{256 * 128, 256 * 128, 64, 8, head_dim, head_dim, DType::kBFloat16};
+    const Dealing how = dealing_by_rule(many, shape, kGpu, false);
+    const Dealing chosen = choose_dealing(many, kSpread, shape, kGpu);
+    EXPECT_EQ(how, (Dealing{.pieces = head_dim == 64 ? 1 : 2, .together = 1, .heads_inside = head_dim == 64}));
+    EXPECT_EQ(chosen.heads_inside, how.heads_inside);
+    EXPECT_LT(makespan({many, shape, kGpu, {}}, how), 1.01 * makespan({many, shape, kGpu, {}}, chosen));
+    EXPECT_NE(dealing_by_rule(many, shape, kGpu, true), how);
+    shape.seqlen_q = shape.seqlen_k = 32 * 128;
+    EXPECT_NE(dealing_by_rule(few, shape, kGpu, false), how) << "an item is a third of a multiprocessor's share";
+  }
+}
+
 /// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
 Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
 

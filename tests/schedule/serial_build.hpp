@@ -38,6 +38,7 @@ struct ImageCase {
   TileShape forward;
   TileShape backward{128, 64, true};
   MaskCapacity capacity;
+  GpuModel gpu = {};
 };
 
 /// A slice list for each pass: they show the same cells.
@@ -57,7 +58,7 @@ inline size_t write_host_image(std::byte* to, const ImageLayout& layout, const I
     std::vector<AttnSlice> keys_first;
     for (const AttnSlice& slice : slices.by_keys) keys_first.push_back(schedule::transposed(slice));
     const TileList tiles = build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, c.backward);
-    work = make_work_list(tiles, slices.by_rows, s, {}, {},
+    work = make_work_list(tiles, slices.by_rows, s, c.gpu, {},
                           {.calls = c.capacity.deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
                            .given = {},
                            .by_rule = true});
@@ -140,7 +141,7 @@ class BuiltImages {
   explicit BuiltImages(const ImageCase& c)
       : case_(c),
         layout_(c.shape, c.forward, c.backward, c.capacity),
-        build_layout_(layout_, c.shape, c.forward, c.backward, c.capacity, {}),
+        build_layout_(layout_, c.shape, c.forward, c.backward, c.capacity, c.gpu),
         work_(build_layout_.bytes(), std::byte{0}),
         built_(layout_.bytes(), std::byte{0}),
         wanted_(layout_.bytes(), std::byte{0}) {}

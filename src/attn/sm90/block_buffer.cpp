@@ -25,10 +25,17 @@ int tile_rows_of(const AttnShape& shape) {
   return schedule::kBlockTileRows / packed_heads(shape);
 }
 
+/// Blocks that fill the steps of kernels that do not gather, where these have such tiles, are not gathered.
+schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items) {
+  const bool has_tiles = items.items == ForwardItems::kAligned || fetches_runs(shape.head_dim, shape.head_dim_v);
+  return {items.tile, !has_tiles || capacity.block_size % schedule::kBlockStepKeys != 0};
+}
+
 }  // namespace
 
-BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity)
-    : layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device()),
+BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items)
+    : items_(items.items),
+      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items)),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {}
@@ -62,7 +69,7 @@ void BlockBuffer::fill(ForwardParams& params) const {
   params.items = at<TileItem>(layout_.forward_items());
   params.runs = at<TileRun>(layout_.runs());
   params.counters = at<int32_t>(layout_.bytes());
-  params.num_items = static_cast<int32_t>(layout_.num_items());
+  params.num_items = static_cast<int32_t>(layout_.num_items(0));
   const bool by_group = layout_.listed_head_groups() > 1;
   params.item_groups = by_group ? at<int32_t>(layout_.item_groups()) : nullptr;
   params.num_groups = by_group ? 1 : layout_.num_head_groups();
@@ -74,7 +81,7 @@ query_backward::GroupListView BlockBuffer::backward_lists() const {
   return {at<schedule::GroupItem>(layout_.backward_items()),
           groups(),
           at<schedule::RowBits>(0),
-          static_cast<int32_t>(layout_.num_items()),
+          static_cast<int32_t>(layout_.num_items(1)),
           by_group ? 1 : layout_.num_head_groups(),
           by_group ? 1 : layout_.backward_section()};
 }

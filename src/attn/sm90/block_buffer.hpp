@@ -13,6 +13,7 @@
 #include "attn/sm90/builder/report_board.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
+#include "attn/sm90/tiles_to_gather.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
 #include "schedule/block_image.hpp"
@@ -27,8 +28,9 @@ namespace tangram::sm90 {
 /// depends on the capacity alone. Used by one call at a time.
 class BlockBuffer {
  public:
-  /// Throws InvalidArgument for shapes and capacities that kernels which gather do not take, CudaError.
-  BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity);
+  /// `items`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do not
+  /// take, CudaError.
+  BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items);
 
   /// Enqueues the copy of the lists of these masks, one for each head group. Throws InvalidArgument before that if they
   /// do not fit, CudaError.
@@ -51,6 +53,9 @@ class BlockBuffer {
   bool is_held_by_graphs() const;
 
   const MaskCapacity& capacity() const { return layout_.capacity(); }
+  ForwardItems forward_items() const { return items_; }
+  /// Whether the forward pass has gathered runs.
+  bool gathers() const { return layout_.gathers(); }
   size_t device_bytes() const { return memory_->image.bytes() + memory_->work.bytes(); }
   size_t host_bytes() const;
 
@@ -66,6 +71,7 @@ class BlockBuffer {
     return reinterpret_cast<T*>(memory_->image.as<char>() + offset);
   }
 
+  ForwardItems items_;
   schedule::BlockImageLayout layout_;
   std::shared_ptr<Memory> memory_;
   schedule::builder::BlockBuild build_;

@@ -17,23 +17,37 @@ size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
 
 }  // namespace
 
-ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, const MaskCapacity& capacity)
+ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardItems items,
+                       const MaskCapacity& capacity)
     : shape_(shape),
       forward_(forward),
+      items_(items),
       capacity_(capacity),
       layout_(shape, forward, backward::kTileShape, capacity),
       call_(static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape),
       memory_(
-          std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))),
-      ring_(layout_.bytes()) {}
+          std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))) {
+  if (capacity.block_size > 0) {
+    make_builder();
+  } else {
+    make_ring();
+  }
+}
+
+void ListBuffer::make_ring() { ring_ = std::make_unique<cuda::PinnedRing>(layout_.bytes()); }
+
+void ListBuffer::make_builder() {
+  builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape_, forward_, capacity_, memory_->as<std::byte>());
+}
 
 void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
   check_refused();
   layout_.check(forward, backward);
   require(!cuda::is_captured(stream),
           "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
-  const size_t bytes = layout_.write(ring_.next(), forward, backward);
-  ring_.copy_to(memory_->as<void>(), bytes, stream);
+  if (ring_ == nullptr) make_ring();
+  const size_t bytes = layout_.write(ring_->next(), forward, backward);
+  ring_->copy_to(memory_->as<void>(), bytes, stream);
   is_set_ = true;
 }
 
@@ -46,7 +60,7 @@ void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
     require(!cuda::is_captured(stream),
             "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "
             "allocates (got a stream that is)");
-    builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape_, forward_, capacity_, memory_->as<std::byte>());
+    make_builder();
   }
   builder_->build(data, stream);
   keep_while_graph_lives(stream);

@@ -11,6 +11,7 @@
 
 #include "attn/sm90/backward/call_layout.hpp"
 #include "attn/sm90/builder/device_builder.hpp"
+#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
@@ -19,17 +20,19 @@
 namespace tangram::sm90 {
 
 /// An image (NOTE [image]) in device memory, the counters of the forward kernel behind it, and host memory from which
-/// images are copied. What calls are given depends on the capacity alone: pointers, and sizes of grids. Used by one
-/// call at a time.
+/// images are copied: of a buffer for blocks from the first mask of the host on. What calls are given depends on the
+/// capacity alone: pointers, and sizes of grids. Used by one call at a time.
 class ListBuffer {
  public:
-  /// Allocates. `forward`: shape of the tiles of the forward pass. Throws InvalidArgument, CudaError.
-  ListBuffer(const AttnShape& shape, const TileShape& forward, const MaskCapacity& capacity);
+  /// Allocates. `forward`: shape of the tiles of the forward pass, which `items` are. Throws InvalidArgument,
+  /// CudaError.
+  ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardItems items, const MaskCapacity& capacity);
 
   /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.
   void set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream);
   /// Enqueues kernels that build the lists out of data in device memory; may be captured, but for the first time, when
-  /// it allocates. Throws InvalidArgument for what can be seen without the data, CudaError.
+  /// it allocates, unless the buffer is for blocks. Throws InvalidArgument for what can be seen without the data,
+  /// CudaError.
   void set(const MaskData& data, cudaStream_t stream);
   bool is_set() const { return is_set_; }
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
@@ -47,12 +50,17 @@ class ListBuffer {
   bool is_held_by_graphs() const;
 
   const MaskCapacity& capacity() const { return capacity_; }
+  const TileShape& forward_tile() const { return forward_; }
+  ForwardItems forward_items() const { return items_; }
   size_t device_bytes() const { return memory_->bytes() + (builder_ == nullptr ? 0 : builder_->device_bytes()); }
   size_t host_bytes() const {
-    return layout_.bytes() * cuda::PinnedRing::kBlocks + (builder_ == nullptr ? 0 : builder_->host_bytes());
+    return (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks) +
+           (builder_ == nullptr ? 0 : builder_->host_bytes());
   }
 
  private:
+  void make_ring();
+  void make_builder();
   template <class T>
   T* at(size_t offset) const {
     return reinterpret_cast<T*>(memory_->as<char>() + offset);
@@ -60,12 +68,13 @@ class ListBuffer {
 
   AttnShape shape_;
   TileShape forward_;
+  ForwardItems items_;
   MaskCapacity capacity_;
   schedule::ImageLayout layout_;
   backward::CallLayout call_;
   std::shared_ptr<cuda::DeviceBuffer> memory_;       // graphs that were captured with it hold it, too
   std::shared_ptr<builder::DeviceBuilder> builder_;  // likewise; null before it is wanted
-  cuda::PinnedRing ring_;
+  std::unique_ptr<cuda::PinnedRing> ring_;           // null before it is wanted
   bool is_set_ = false;
 };
 

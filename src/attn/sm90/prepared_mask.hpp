@@ -84,6 +84,8 @@ struct Sm90Mask final : PreparedMask {
     }
   }
   bool is_buffer() const { return buffer != nullptr || block_buffer != nullptr; }
+  /// Of a buffer.
+  const MaskCapacity& capacity() const { return buffer != nullptr ? buffer->capacity() : block_buffer->capacity(); }
   int64_t host_bytes() const override {
     return static_cast<int64_t>((buffer ? buffer->host_bytes() : 0) + (block_buffer ? block_buffer->host_bytes() : 0));
   }

@@ -80,7 +80,8 @@ int item_rows(const AttnShape& shape, ForwardItems items) {
 
 /// Those of the prepared lists.
 ForwardItems items_of(const Sm90Mask& mask) {
-  if (mask.block_buffer != nullptr) return ForwardItems::kGathered;
+  if (mask.block_buffer != nullptr) return mask.block_buffer->forward_items();
+  if (mask.buffer != nullptr) return mask.buffer->forward_items();
   if (mask.forward && mask.forward->gathered) {
     return mask.forward->aligned ? ForwardItems::kAligned : ForwardItems::kGathered;
   }
@@ -223,6 +224,26 @@ ForwardLists upload_lists(const schedule::SplitOrGathered& chosen, ForwardItems 
   return lists;
 }
 
+/// Whether blocks fill the steps of kernels that do not gather, which are faster then, and are the same for all heads,
+/// as these want them.
+bool fills_steps(const MaskCapacity& capacity) {
+  return capacity.block_size % sm90::backward::kTileShape.block_m == 0 && capacity.head_groups == 1;
+}
+
+/// Of a capacity for such blocks; `tile`: as masks without blocks have it.
+std::unique_ptr<sm90::ListBuffer> make_buffer_of_large_blocks(const AttnShape& shape, const TileShape& tile,
+                                                              const MaskCapacity& capacity) {
+  MaskCapacity of_lists = capacity;
+  // Lists count slices of 128 rows. Blocks begin where tiles do: documents of them need no more tiles.
+  of_lists.slices = (capacity.slices == 0 ? capacity.documents : capacity.slices) *
+                    (capacity.block_size / sm90::backward::kTileShape.block_m);
+  of_lists.documents = 1;
+  const sm90::GatheredItems larger = sm90::items_to_gather(capacity.block_size, shape);
+  const bool aligned = larger.items == ForwardItems::kAligned;
+  return std::make_unique<sm90::ListBuffer>(shape, aligned ? larger.tile : tile,
+                                            aligned ? larger.items : plain_items(shape), of_lists);
+}
+
 /// Where parts leave their results: [rows, num_heads_q, head_dim_v] and [rows, num_heads_q].
 struct PartResults {
   float* out = nullptr;
@@ -324,8 +345,7 @@ Sm90Mask& as_sm90(PreparedMask& mask) { return const_cast<Sm90Mask&>(as_sm90(std
 
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) {
   if (!mask.is_buffer()) return;
-  const MaskCapacity& capacity = mask.buffer != nullptr ? mask.buffer->capacity() : mask.block_buffer->capacity();
-  require(capacity.passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)", function,
+  require(mask.capacity().passes != other, "{}: the MaskBuffer must be for this pass (got one for {} alone)", function,
           other == AttnPasses::kForward ? "forward" : "backward");
   require(mask.buffer != nullptr ? mask.buffer->is_set() : mask.block_buffer->is_set(),
           "{}: MaskBuffer::set() must come first (got none)", function);
@@ -389,10 +409,13 @@ std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, c
   require_hopper();
   auto mask = std::make_unique<Sm90Mask>();
   mask->shape = shape;
-  if (capacity.block_size > 0) {
-    mask->block_buffer = std::make_unique<sm90::BlockBuffer>(shape, capacity);
+  if (capacity.block_size == 0) {
+    mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, plain_items(shape), capacity);
+  } else if (fills_steps(capacity)) {
+    mask->buffer = make_buffer_of_large_blocks(shape, *tile, capacity);
   } else {
-    mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, capacity);
+    mask->block_buffer =
+        std::make_unique<sm90::BlockBuffer>(shape, capacity, sm90::items_to_gather(capacity.block_size, shape));
   }
   return mask;
 }
@@ -403,15 +426,16 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
   require(prepared.buffer != nullptr, "Sm90Backend::set_mask: needs a mask of make_buffer() (got one of prepare())");
   const MaskCapacity& capacity = prepared.buffer->capacity();
   const AttnShape& shape = prepared.shape;
+  const TileShape tile = prepared.buffer->forward_tile();
   TileList tiles;
   const auto list_tiles = [&] {
-    tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *tile_shape(shape));
-    sm90::check_tiles("Sm90Backend::set_mask", tiles, shape, *tile_shape(shape));
+    tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, tile);
+    sm90::check_tiles("Sm90Backend::set_mask", tiles, shape, tile);
   };
   // Of many tiles another thread makes the list meanwhile. It takes a third of the time of what the backward pass
   // wants.
   std::optional<Ahead> beside;
-  if (capacity.passes == AttnPasses::kBoth && shape.seqlen_q / tile_shape(shape)->block_m >= kWorthAThread) {
+  if (capacity.passes == AttnPasses::kBoth && shape.seqlen_q / tile.block_m >= kWorthAThread) {
     beside.emplace(list_tiles);
   } else if (capacity.passes != AttnPasses::kBackward) {
     list_tiles();
@@ -432,14 +456,17 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
 void Sm90Backend::set_block_masks(PreparedMask& buffer, std::span<const std::span<const AttnSlice>> masks,
                                   void* stream) const {
   Sm90Mask& prepared = sm90::as_sm90(buffer);
-  require(prepared.block_buffer != nullptr,
+  require(prepared.capacity().block_size > 0,
           "Sm90Backend::set_block_masks: needs a mask of make_buffer() for blocks (got another)");
+  if (prepared.buffer != nullptr) return set_mask(buffer, masks[0], prepared.shape.seqlen_k, stream);
   prepared.block_buffer->set(masks, cuda::as_stream(stream));
 }
 
 void Sm90Backend::set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const {
   Sm90Mask& prepared = sm90::as_sm90(buffer);
   require(prepared.is_buffer(), "Sm90Backend::set_mask_data: needs a mask of make_buffer() (got one of prepare())");
+  require(prepared.capacity().block_size == 0 || std::holds_alternative<BlockTable>(data),
+          "MaskBuffer: a buffer made for blocks must get them by set_blocks() or set() (got others)");
   if (prepared.block_buffer != nullptr) return prepared.block_buffer->set(data, cuda::as_stream(stream));
   prepared.buffer->set(data, cuda::as_stream(stream));
 }
@@ -506,14 +533,15 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
       .softcap = params.softcap > 0,
       .many = items_of(prepared) == ForwardItems::kMany,
       .any_pack = packed_heads(prepared.shape, items_of(prepared)) != packed_heads(prepared.shape),
-      .many_runs = prepared.forward && prepared.forward->many_runs,
+      .many_runs = prepared.forward ? prepared.forward->many_runs : prepared.capacity().block_size > 0,
       .aligned = items_of(prepared) == ForwardItems::kAligned};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
-  } else if (prepared.block_buffer != nullptr || (prepared.forward && prepared.forward->gathered)) {
-    const int32_t* const groups = prepared.block_buffer != nullptr
-                                      ? prepared.block_buffer->groups()
-                                      : prepared.forward->arrays.at<int32_t>(prepared.forward->groups);
+  } else if (variant.aligned || (prepared.block_buffer && prepared.block_buffer->gathers()) ||
+             (prepared.forward && prepared.forward->gathered)) {
+    const int32_t* groups = nullptr;  // where nothing is gathered
+    if (prepared.block_buffer != nullptr) groups = prepared.block_buffer->groups();
+    if (prepared.forward) groups = prepared.forward->arrays.at<int32_t>(prepared.forward->groups);
     sm90::launch_gathered(variant, gathered_params(groups, params, args), ctas, cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);

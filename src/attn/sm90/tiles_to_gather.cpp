@@ -39,27 +39,28 @@ TileShape tile_of(const AttnShape& shape, ForwardItems items) {
 
 }  // namespace
 
-ForwardItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape,
-                             TileShape& tile) {
-  tile = tile_of(shape, ForwardItems::kGathered);
-  if (!aligns_items(shape.head_dim, shape.head_dim_v)) return ForwardItems::kGathered;
-  const int64_t rows = common_rows(slices, shape.seqlen_q);
-  const TileShape larger = tile_of(shape, ForwardItems::kAligned);
+GatheredItems items_to_gather(int64_t block_rows, const AttnShape& shape) {
+  GatheredItems smaller{ForwardItems::kGathered, tile_of(shape, ForwardItems::kGathered)};
+  if (!aligns_items(shape.head_dim, shape.head_dim_v)) return smaller;
+  GatheredItems larger{ForwardItems::kAligned, tile_of(shape, ForwardItems::kAligned)};
   // Rows of the last item of a block that are another's are whole warpgroups.
-  if (rows * packed_heads(shape) % 64 != 0 || rows > std::numeric_limits<int32_t>::max())
-    return ForwardItems::kGathered;
-  const auto items_of_block = [&](int block_m) { return (rows + block_m - 1) / block_m; };
-  if (items_of_block(larger.block_m) >= items_of_block(tile.block_m)) return ForwardItems::kGathered;
-  tile = larger;
-  tile.anew_every = static_cast<int>(rows);
-  return ForwardItems::kAligned;
+  if (block_rows * packed_heads(shape) % 64 != 0 || block_rows > std::numeric_limits<int32_t>::max()) return smaller;
+  const auto items_of_block = [&](int block_m) { return (block_rows + block_m - 1) / block_m; };
+  if (items_of_block(larger.tile.block_m) >= items_of_block(smaller.tile.block_m)) return smaller;
+  larger.tile.anew_every = static_cast<int>(block_rows);
+  return larger;
+}
+
+GatheredItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape) {
+  return items_to_gather(aligns_items(shape.head_dim, shape.head_dim_v) ? common_rows(slices, shape.seqlen_q) : 0,
+                         shape);
 }
 
 TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const std::span<const AttnSlice>> slices,
                              const AttnShape& shape) {
   if (!gathers_runs(shape.head_dim, shape.head_dim_v)) return;
-  TileShape wanted;
-  items_ = items_to_gather(slices, shape, wanted);
+  const auto [items, wanted] = items_to_gather(slices, shape);
+  items_ = items;
   view_.num_groups = shape.num_heads_q / packed_heads(shape, items_) / static_cast<int64_t>(tiles.size());
   if (wanted == tiles[0].shape) {
     view_.masks = tiles;

@@ -15,10 +15,17 @@
 
 namespace tangram::sm90 {
 
-/// Which items kernels that gather take of masks of such slices, each of a shape's, and their tiles: the larger ones,
+/// Items of kernels that gather, and their tiles.
+struct GatheredItems {
+  ForwardItems items = ForwardItems::kGathered;
+  TileShape tile;
+};
+
+/// Which of them masks take whose blocks begin and end at multiples of so many rows, 0: anywhere: the larger ones,
 /// begun anew with each block, where these need fewer for it than the smaller ones.
-ForwardItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape,
-                             TileShape& tile);
+GatheredItems items_to_gather(int64_t block_rows, const AttnShape& shape);
+/// Of masks of such slices, each of a shape's.
+GatheredItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape);
 
 /// Keeps lists that it had to make: must outlive view() and what comes of it, and stay where it is.
 class TilesToGather {

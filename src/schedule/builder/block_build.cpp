@@ -24,8 +24,9 @@ void place_arrays(const BlockImageLayout& image, BlockBuild& build, const Place&
   place(build.words, lines * blocks_of(blocks_of(shape.seqlen_k, block), 32));
   place(build.num_full, lines);
   place(build.first_group, lines + 1);
+  place(build.first_run, lines + 1);
   place(build.has_diagonal, lines);
-  for (int32_t*& costs : build.costs) place(costs, masks * image.num_tiles());
+  for (int pass = 0; pass < 2; ++pass) place(build.costs[pass], masks * image.num_tiles(pass));
 }
 
 }  // namespace
@@ -45,8 +46,12 @@ BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std:
   build.has_backward = image.capacity().passes != AttnPasses::kForward;
   build.seqlen_q = static_cast<int32_t>(image.shape().seqlen_q);
   build.seqlen_k = static_cast<int32_t>(image.shape().seqlen_k);
+  build.gathers = image.gathers();
   build.tile_rows = image.tile_rows();
-  build.num_tiles = static_cast<int32_t>(image.num_tiles());
+  for (int pass = 0; pass < 2; ++pass) {
+    build.tiles[pass] = image.tiles(pass);
+    build.num_tiles[pass] = static_cast<int32_t>(image.num_tiles(pass));
+  }
   build.head_groups = image.capacity().head_groups;
   build.listed_head_groups = image.listed_head_groups();
   build.sections[0] = image.forward_section();
@@ -74,7 +79,7 @@ BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table
   constexpr const char* kName = "MaskBuffer::set_blocks";
   const AttnShape& shape = image.shape();
   const MaskCapacity& capacity = image.capacity();
-  const int64_t least = capacity.block_size, multiple = std::max(image.tile_rows(), kGroupKeys);
+  const int64_t least = capacity.block_size, multiple = image.block_multiple();
   require(table.head_groups == capacity.head_groups,
           "{}: tables must be of the buffer's head groups, {} (got head_groups={})", kName, capacity.head_groups,
           table.head_groups);

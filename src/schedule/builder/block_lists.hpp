@@ -11,6 +11,7 @@
 
 #include "schedule/block_image.hpp"
 #include "schedule/builder/blocks.hpp"
+#include "schedule/builder/pack_tile.hpp"
 
 namespace tangram::schedule::builder {
 
@@ -24,9 +25,11 @@ struct BlockState {
 /// Pointers and sizes that are the same for every mask of a buffer.
 struct BlockBuild {
   BlockState* state = nullptr;
-  bool has_forward = false, has_backward = false;
+  bool has_forward = false, has_backward = false, gathers = true;
   int32_t seqlen_q = 0, seqlen_k = 0;
-  int32_t tile_rows = 0, num_tiles = 0;
+  int32_t tile_rows = 0;  ///< of the backward pass
+  RegularTiles tiles[2];  ///< of each pass
+  int32_t num_tiles[2] = {};
   int32_t head_groups = 1;         ///< masks
   int32_t listed_head_groups = 1;  ///< for which items are listed, as many for each mask
   int32_t sections[2] = {1, 1};
@@ -34,6 +37,7 @@ struct BlockBuild {
   uint32_t* words = nullptr;       ///< [lines, words of a line]
   int32_t* num_full = nullptr;     ///< [lines] groups of keys that all their rows see
   int32_t* first_group = nullptr;  ///< [lines + 1] how many are listed, then where the list begins
+  int32_t* first_run = nullptr;    ///< [lines + 1] likewise of runs that are not gathered, of all tiles of the line
   uint8_t* has_diagonal = nullptr;
   int32_t* costs[2] = {};  ///< [head_groups, num_tiles] of each pass: steps, groups
   // The image.
@@ -63,6 +67,11 @@ struct BlockLists : BlockIndices {
     const int32_t diagonal = line % lines_per_mask - word * 32;  // its bit
     return !causal || diagonal >= 32 ? all : diagonal <= 0 ? 0 : all & ((uint32_t{1} << diagonal) - 1);
   }
+  /// With it.
+  TANGRAM_HOST_DEVICE uint32_t seen_bits(const BlockBuild& build, int32_t line, int32_t word) const {
+    const uint32_t all = bits(build, line, word);
+    return causal ? up_to_diagonal(all, line % lines_per_mask, word) : all;
+  }
   /// A block in front of the first, or behind the last, is not.
   TANGRAM_HOST_DEVICE bool is_full(const BlockBuild& build, int32_t line, int32_t key_block) const {
     return key_block >= 0 && key_block < num_key_blocks &&
@@ -70,14 +79,24 @@ struct BlockLists : BlockIndices {
   }
 };
 
-/// Queries of a tile, counted in one mask.
+/// Queries of a tile of a pass, counted in one mask.
 struct BlockTile {
   int32_t row_begin = 0, row_end = 0, line = 0;
 };
-TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int32_t mask,
-                                                int32_t tile) {
-  const int32_t begin = tile * build.tile_rows;
-  return {begin, least(begin + build.tile_rows, build.seqlen_q), mask * lists.lines_per_mask + begin / lists.block};
+TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const BlockLists& lists, int pass,
+                                                int32_t mask, int32_t tile) {
+  const int32_t begin = build.tiles[pass].begin(tile);
+  return {begin, build.tiles[pass].begin(tile + 1), mask * lists.lines_per_mask + begin / lists.block};
+}
+
+/// Those of a line.
+struct TilesOfLine {
+  int32_t first = 0, end = 0;
+};
+TANGRAM_HOST_DEVICE inline TilesOfLine tiles_of_line(const BlockBuild& build, const BlockLists& lists, int pass,
+                                                     int32_t line) {
+  const int32_t begin = line % lists.lines_per_mask * lists.block;
+  return {build.tiles[pass].count(begin), build.tiles[pass].count(least(begin + lists.block, build.seqlen_q))};
 }
 
 /// What of the block on its diagonal a tile sees: groups that all rows see, then those that some do.
@@ -123,10 +142,15 @@ template <class Team>
 TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                       int32_t line) {
   const int32_t row = line % lists.lines_per_mask, mask = line / lists.lines_per_mask;
-  int64_t blocks = 0, has_last = 0;
+  int64_t blocks = 0, has_last = 0, runs = 0;
   for_each(team, lists.words_per_line, [&](int32_t at) { blocks += count_bits(lists.full_bits(build, line, at)); });
   if (team.rank() == 0) has_last = lists.is_full(build, line, lists.num_key_blocks - 1);
-  blocks = team.sum(blocks), has_last = team.sum(has_last);
+  if (!build.gathers) {
+    const auto word = [&](int32_t at) { return lists.seen_bits(build, line, at); };
+    for_each(team, lists.words_per_line, [&](int32_t at) { runs += count_bits(run_begins(word, at)); });
+  }
+  blocks = team.sum(blocks), has_last = team.sum(has_last), runs = team.sum(runs);
+  const TilesOfLine forward = tiles_of_line(build, lists, 0, line);
   int64_t num_full = blocks * (lists.block / kGroupKeys);
   if (has_last != 0) num_full += lists.groups_of(build, lists.num_key_blocks - 1) - lists.block / kGroupKeys;
   const auto full = static_cast<int32_t>(num_full);
@@ -135,18 +159,20 @@ TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build,
     build.num_full[line] = full;
     build.first_group[line] = full + (has_diagonal ? lists.groups_of(build, row) : 0);
     build.has_diagonal[line] = has_diagonal ? 1 : 0;
+    build.first_run[line] = static_cast<int32_t>(runs) * (forward.end - forward.first);
   }
   team.sync();
-  const int32_t first = row * (lists.block / build.tile_rows);
-  const int32_t end = least(first + lists.block / build.tile_rows, build.num_tiles);
-  for_each(team, end - first, [&](int32_t i) {
-    const BlockTile tile = block_tile(build, lists, mask, first + i);
-    const Diagonal diagonal = diagonal_of(build, lists, tile);
-    const int32_t masked_keys = diagonal.num_masked > 0 ? tile.row_end - diagonal.begin : 0;
-    const int64_t at = int64_t{mask} * build.num_tiles + first + i;
-    build.costs[0][at] = tiles_of(full, kBlockStepKeys / kGroupKeys) + tiles_of(masked_keys, kBlockStepKeys);
-    build.costs[1][at] = full + diagonal.num_full + diagonal.num_masked;
-  });
+  for (int pass = 0; pass < 2; ++pass) {
+    const auto [first, end] = tiles_of_line(build, lists, pass, line);
+    for_each(team, end - first, [&](int32_t i) {
+      const BlockTile tile = block_tile(build, lists, pass, mask, first + i);
+      const Diagonal diagonal = diagonal_of(build, lists, tile);
+      const int32_t masked_keys = diagonal.num_masked > 0 ? tile.row_end - diagonal.begin : 0;
+      build.costs[pass][int64_t{mask} * build.num_tiles[pass] + first + i] =
+          pass == 0 ? tiles_of(full, kBlockStepKeys / kGroupKeys) + tiles_of(masked_keys, kBlockStepKeys)
+                    : full + diagonal.num_full + diagonal.num_masked;
+    });
+  }
 }
 
 /// The fourth, by one team: what is wrong, and where lines list their groups.
@@ -168,13 +194,16 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
       state.refused = true;
     }
     for_each(team, lists.num_lines, [&](int32_t i) {
-      build.num_full[i] = build.first_group[i] = 0;
+      build.num_full[i] = build.first_group[i] = build.first_run[i] = 0;
       build.has_diagonal[i] = 0;
     });
-    for_each(team, build.head_groups * build.num_tiles, [&](int32_t i) { build.costs[0][i] = build.costs[1][i] = 0; });
+    for (int pass = 0; pass < 2; ++pass) {
+      for_each(team, build.head_groups * build.num_tiles[pass], [&](int32_t i) { build.costs[pass][i] = 0; });
+    }
     team.sync();
   }
   sums_before(team, build.first_group, lists.num_lines);
+  sums_before(team, build.first_run, lists.num_lines);
 }
 
 /// Lists the groups of a line, with marks where three follow without a gap (mark_large_boxes), but not into the block
@@ -215,18 +244,19 @@ TANGRAM_HOST_DEVICE int64_t place_of_item(const Team& team, const BlockBuild& bu
                                           int32_t tile) {
   const int32_t groups_per_mask = build.listed_head_groups / build.head_groups;
   const int32_t* const costs = build.costs[pass];
-  const int32_t cost = costs[int64_t{head_group / groups_per_mask} * build.num_tiles + tile];
+  const int32_t num_tiles = build.num_tiles[pass];
+  const int32_t cost = costs[int64_t{head_group / groups_per_mask} * num_tiles + tile];
   const int32_t section = build.sections[pass], begin = head_group / section * section;
   const int32_t end = least(begin + section, build.listed_head_groups);
   int64_t before = 0;
   for (int32_t other = begin; other < end; ++other) {
-    const int32_t* const of_mask = costs + int64_t{other / groups_per_mask} * build.num_tiles;
-    for_each(team, build.num_tiles, [&](int32_t i) {
+    const int32_t* const of_mask = costs + int64_t{other / groups_per_mask} * num_tiles;
+    for_each(team, num_tiles, [&](int32_t i) {
       const int32_t more = of_mask[i] - cost;
       before += more > 0 || (more == 0 && (i < tile || (i == tile && other < head_group)));
     });
   }
-  return int64_t{begin} * build.num_tiles + team.sum(before);
+  return int64_t{begin} * num_tiles + team.sum(before);
 }
 
 /// What a tile sees forward, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
@@ -260,27 +290,70 @@ TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, cons
   return count;
 }
 
-/// The items of a tile for a head group.
+/// Where the runs of a tile are that are not gathered.
+struct RunPlaces {
+  int32_t begin = 0, end = 0;
+};
+TANGRAM_HOST_DEVICE inline RunPlaces places_of_runs(const BlockBuild& build, const BlockLists& lists, int32_t line,
+                                                    int32_t tile) {
+  const TilesOfLine tiles = tiles_of_line(build, lists, 0, line);
+  const int32_t count = (build.first_run[line + 1] - build.first_run[line]) / (tiles.end - tiles.first);
+  const int32_t begin = build.first_run[line] + (tile - tiles.first) * count;
+  return {begin, begin + count};
+}
+
+/// Fills them in, each a run of blocks, up to the diagonal.
+template <class Team>
+TANGRAM_HOST_DEVICE void fill_plain_runs(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                         const BlockTile& tile, TileRun* runs) {
+  const auto word = [&](int32_t at) { return lists.seen_bits(build, tile.line, at); };
+  int32_t before = 0;
+  for (int32_t from = 0; from < lists.words_per_line; from += team.size()) {
+    const int32_t at = from + team.rank();
+    uint32_t begins = at < lists.words_per_line ? run_begins(word, at) : 0;
+    int32_t total;
+    int32_t place = before + team.sum_before(count_bits(begins), total);
+    before += total;
+    for (; begins != 0; begins &= begins - 1) {
+      const int32_t bit = at * 32 + lowest_bit(begins);
+      Slice slice;
+      slice.row_begin = tile.row_begin;
+      slice.row_end = tile.row_end;
+      slice.key_begin = bit * lists.block;
+      slice.key_end = static_cast<int32_t>(
+          least<int64_t>(int64_t{end_of_run(word, lists.words_per_line, bit)} * lists.block, build.seqlen_k));
+      runs[place++] = closed_form(canonical(slice, kOpenMin, lists.causal ? 0 : kOpenMax), true);
+    }
+  }
+}
+
+/// The items of the at-th tile of each pass for a head group.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_block_items(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                           int32_t head_group, int32_t at) {
   const int32_t groups_per_mask = build.listed_head_groups / build.head_groups, mask = head_group / groups_per_mask;
-  const BlockTile tile = block_tile(build, lists, mask, at);
-  if (build.has_forward) {
+  if (build.has_forward && at < build.num_tiles[0]) {
+    const BlockTile tile = block_tile(build, lists, 0, mask, at);
     const int64_t place = place_of_item(team, build, 0, head_group, at);
-    if (team.rank() == 0) {
-      // Every head group of a mask would write the same.
-      const int32_t slot = (mask * build.num_tiles + at) * kBlockRunsPerTile;
+    const bool is_first = head_group % groups_per_mask == 0;  // every head group of a mask would write the same runs
+    RunPlaces run;
+    if (!build.gathers) {
+      run = places_of_runs(build, lists, tile.line, at);
+      if (is_first && run.begin < run.end) fill_plain_runs(team, build, lists, tile, build.runs + run.begin);
+    } else if (team.rank() == 0) {
+      run.begin = (mask * build.num_tiles[0] + at) * kBlockRunsPerTile;
       TileRun runs[kBlockRunsPerTile];
       const int32_t count = fill_block_runs(build, lists, tile, runs);
-      if (head_group % groups_per_mask == 0) {
-        for (int32_t r = 0; r < count; ++r) build.runs[slot + r] = runs[r];
-      }
-      build.forward_items[place] = {tile.row_begin, tile.row_end, slot, slot + count};
+      for (int32_t r = 0; is_first && r < count; ++r) build.runs[run.begin + r] = runs[r];
+      run.end = run.begin + count;
+    }
+    if (team.rank() == 0) {
+      build.forward_items[place] = {tile.row_begin, tile.row_end, run.begin, run.end};
       build.item_groups[place] = head_group;
     }
   }
-  if (build.has_backward) {
+  if (build.has_backward && at < build.num_tiles[1]) {
+    const BlockTile tile = block_tile(build, lists, 1, mask, at);
     const int64_t place = place_of_item(team, build, 1, head_group, at);
     if (team.rank() == 0) {
       const Diagonal diagonal = diagonal_of(build, lists, tile);
@@ -317,19 +390,25 @@ TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& 
   });
 }
 
+/// Of each head group: as many as the pass with more tiles has.
+TANGRAM_HOST_DEVICE inline int32_t item_parts(const BlockBuild& build) {
+  return most(build.num_tiles[0], build.num_tiles[1]);
+}
+
 /// How many calls of fill_block_part() write an image.
 TANGRAM_HOST_DEVICE inline int64_t num_block_parts(const BlockBuild& build, const BlockLists& lists) {
-  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * build.num_tiles + kDiagonalMasks;
+  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * item_parts(build) + kDiagonalMasks;
 }
 
 /// The fifth.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_block_part(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                          int64_t part) {
-  const int64_t items = int64_t{build.listed_head_groups} * build.num_tiles;
+  const int32_t of_group = item_parts(build);
+  const int64_t items = int64_t{build.listed_head_groups} * of_group;
   if (part < items) {
-    const auto head_group = static_cast<int32_t>(part / build.num_tiles);
-    fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % build.num_tiles));
+    const auto head_group = static_cast<int32_t>(part / of_group);
+    fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % of_group));
   } else if (part < items + lists.num_lines) {
     fill_groups(team, build, lists, static_cast<int32_t>(part - items));
   } else if (build.has_backward && part < num_block_parts(build, lists)) {

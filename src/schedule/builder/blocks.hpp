@@ -30,6 +30,26 @@ TANGRAM_HOST_DEVICE inline int32_t lowest_bit(uint32_t word) {
 #endif
 }
 
+/// The bits of a word with which runs begin; `word(i)`: of a line.
+template <class Word>
+TANGRAM_HOST_DEVICE uint32_t run_begins(const Word& word, int32_t at) {
+  const uint32_t bits = word(at);
+  return bits & ~(bits << 1 | (at > 0 ? word(at - 1) >> 31 : 0));
+}
+/// The bit behind the run that begins at `bit` of a line of so many words.
+template <class Word>
+TANGRAM_HOST_DEVICE int32_t end_of_run(const Word& word, int32_t num_words, int32_t bit) {
+  int32_t at = bit / 32;
+  uint32_t zeros = ~word(at) & ~uint32_t{0} << bit % 32;
+  while (zeros == 0 && ++at < num_words) zeros = ~word(at);
+  return zeros == 0 ? at * 32 : at * 32 + lowest_bit(zeros);
+}
+/// Of the word `at` of line `line` those up to the diagonal.
+TANGRAM_HOST_DEVICE inline uint32_t up_to_diagonal(uint32_t bits, int32_t line, int32_t at) {
+  const int32_t diagonal = line - at * 32;  // its bit
+  return diagonal >= 31 ? bits : diagonal < 0 ? 0 : bits & ((uint32_t{2} << diagonal) - 1);
+}
+
 /// One of the two views of the bitmap: lines are blocks of queries with bits for blocks of keys, or the other way
 /// round.
 struct BlockLines {
@@ -99,21 +119,17 @@ struct Blocks : BlockIndices {
   TANGRAM_HOST_DEVICE uint32_t word(int side, int32_t line, int32_t word) const {
     const uint32_t bits = lines[side].words[int64_t{line} * lines[side].words_per_line + word];
     if (!causal) return bits;
+    if (side == 0) return up_to_diagonal(bits, line, word);
     const int32_t diagonal = line - word * 32;  // its bit
-    if (side == 0) return diagonal >= 31 ? bits : diagonal < 0 ? 0 : bits & ((uint32_t{2} << diagonal) - 1);
     return diagonal <= 0 ? bits : diagonal > 31 ? 0 : bits & ~((uint32_t{1} << diagonal) - 1);
   }
   /// The bits of a word with which runs begin.
   TANGRAM_HOST_DEVICE uint32_t begins(int side, int32_t line, int32_t at) const {
-    const uint32_t bits = word(side, line, at);
-    return bits & ~(bits << 1 | (at > 0 ? word(side, line, at - 1) >> 31 : 0));
+    return run_begins([&](int32_t i) { return word(side, line, i); }, at);
   }
   /// The bit behind the run that begins at `bit`.
-  TANGRAM_HOST_DEVICE int32_t end_of_run(int side, int32_t line, int32_t bit) const {
-    int32_t at = bit / 32;
-    uint32_t zeros = ~word(side, line, at) & ~uint32_t{0} << bit % 32;
-    while (zeros == 0 && ++at < lines[side].words_per_line) zeros = ~word(side, line, at);
-    return zeros == 0 ? at * 32 : at * 32 + lowest_bit(zeros);
+  TANGRAM_HOST_DEVICE int32_t end_of(int side, int32_t line, int32_t bit) const {
+    return end_of_run([&](int32_t i) { return word(side, line, i); }, lines[side].words_per_line, bit);
   }
 };
 
@@ -219,7 +235,7 @@ TANGRAM_HOST_DEVICE void slice_line(const Team& team, const Build& build, const 
       slice.row_begin = line * blocks.block;
       slice.row_end = blocks.begin_of(line + 1, rows);
       slice.key_begin = bit * blocks.block;
-      slice.key_end = blocks.begin_of(blocks.end_of_run(side, line, bit), keys);
+      slice.key_end = blocks.begin_of(blocks.end_of(side, line, bit), keys);
       pass.slices[place] =
           canonical(slice, blocks.causal && side == 1 ? 0 : kOpenMin, blocks.causal && side == 0 ? 0 : kOpenMax);
       pass.ends[place] = slice.row_end;

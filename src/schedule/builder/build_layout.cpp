@@ -21,8 +21,9 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.num_heads_kv = shape.num_heads_kv;
   build.multiprocessors = gpu.multiprocessors;
   const Dealing cached = dealing_in_sections(shape, gpu);
-  build.cached_pieces = cached.pieces;
-  build.cached_together = cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together;
+  build.cached = {cached.pieces, cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together};
+  build.deterministic = capacity.deterministic;
+  build.heads_inside = scatters_heads_inside(shape.head_dim);
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
   build.items_offset = static_cast<int64_t>(image.backward_items());
   build.turns.max_segments = static_cast<int32_t>(std::min<int64_t>(image.num_turn_segments(), INT32_MAX));
@@ -32,6 +33,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
     result.num_keys = static_cast<int32_t>(keys);
     result.block_rows = tile.block_m;
     result.block_keys = tile.block_n;
+    result.anew_every = tile.anew_every;
     result.max_tiles = static_cast<int32_t>(tiles);
     result.max_runs = static_cast<int32_t>(runs);
     // Pieces of a run have rows of their own: all but two begin or end inside of the tile, where their slice does.

@@ -124,35 +124,51 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   const int32_t num_tiles = state.num_tiles[1];
   const Tile* const tiles = build.passes[1].tiles;
   const int32_t num_groups = place_groups(team, build);
-  int64_t visits = 0, num_seen = 0, between = 0;
+  int64_t visits = 0, num_seen = 0, between = 0, longest = 0;
   for_each(team, num_tiles, [&](int32_t i) {
     visits += tiles[i].count, num_seen += tiles[i].count > 0;
+    longest = most<int64_t>(longest, tiles[i].count);
     if (tiles[i].count > 0) between += tiles[i].end - tiles[i].first;
   });
   visits = team.sum(visits), num_seen = team.sum(num_seen), between = team.sum(between);
-  const bool in_sections = num_groups == 1 && is_nested(build.longest[0], num_seen, visits);
+  longest = team.greatest(longest);
   const Walk direction = direction_of(team, tiles, num_tiles);
   const int heads = build.num_heads_q / build.num_heads_kv;
   const int32_t most_steps = most_steps_by_rule(static_cast<double>(visits), build.num_heads_q, build.multiprocessors);
+  const bool scattered = is_scattered(visits, between);
+  bool heads_inside = direction.heads_inside;
+  Sections sections;
+  const bool deals_scattered = scattered && !build.deterministic;
+  if (deals_scattered) {
+    sections = scattered_sections(longest, visits, build.num_heads_q, heads, build.multiprocessors, build.heads_inside);
+  }
+  if (sections.pieces > 0) {
+    heads_inside = build.heads_inside;
+  } else if (!deals_scattered && num_groups == 1 && is_nested(longest, num_seen, visits)) {
+    sections = build.cached;
+    heads_inside = heads_inside && sections.together == 1;
+  }
+  const bool in_sections = sections.pieces > 0, in_turn = !in_sections && build.deterministic && num_groups > 1;
   int64_t num_pieces = 0;
   for_each(team, num_tiles, [&](int32_t i) {
     const int64_t steps = int64_t{tiles[i].count} * heads;
-    const int pieces = !in_sections          ? pieces_by_rule(most_steps, steps, heads)
-                       : tiles[i].count == 0 ? 1
-                                             : build.cached_pieces;
-    const int32_t group = tiles[i].count == 0 ? num_groups : build.group_place[build.inside[tiles[i].first + 1] - 1];
+    const bool is_seen = tiles[i].count > 0;
+    const int pieces = in_sections ? (is_seen ? sections.pieces : 1)
+                       : in_turn   ? 1
+                                   : pieces_by_rule(most_steps, steps, heads);
+    const int32_t behind = in_sections ? 1 : num_groups;
+    const int32_t group = !is_seen ? behind : in_sections ? 0 : build.group_place[build.inside[tiles[i].first + 1] - 1];
     build.shares[i] = {group, static_cast<int32_t>(steps / pieces), pieces};
     num_pieces += pieces;
   });
   num_pieces = team.sum(num_pieces);
   if (team.rank() != 0) return;
   state.num_items = static_cast<int32_t>(num_pieces) * build.num_heads_kv;
-  const bool same_begin = direction.heads_inside;
-  const bool one_together = !in_sections || build.cached_together == 1;
-  state.in_sections = in_sections;
+  state.sections = sections;
+  state.heads_together = in_turn ? heads_in_turn(build.num_heads_q, build.num_heads_kv) : 1;
   *build.facts = {state.num_items,
-                  {direction.descending, same_begin && one_together},
-                  zeroes_sums(same_begin, is_scattered(visits, between), visits, state.num_q_tiles)};
+                  {direction.descending, heads_inside},
+                  zeroes_sums(direction.heads_inside, scattered, visits, state.num_q_tiles)};
 }
 
 }  // namespace tangram::schedule::builder

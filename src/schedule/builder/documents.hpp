@@ -117,8 +117,9 @@ TANGRAM_HOST_DEVICE void begin_tiles(const Team& team, const Build& build) {
   State& state = *build.state;
   const Pass &forward = build.passes[0], &backward = build.passes[1];
   if (build.has_forward) {
-    place_regular_tiles(team, forward.num_rows, forward.block_rows, forward.begins);
-    if (team.rank() == 0) state.num_tiles[0] = tiles_of(forward.num_rows, forward.block_rows);
+    const RegularTiles tiles{forward.num_rows, forward.block_rows, forward.anew_every};
+    place_regular_tiles(team, tiles, forward.begins);
+    if (team.rank() == 0) state.num_tiles[0] = tiles.count();
   }
   if (!build.has_backward) return;
   const auto place = [&](int side, int32_t* begins, int32_t room) {

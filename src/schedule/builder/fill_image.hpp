@@ -97,26 +97,31 @@ struct ItemPlace {
   int64_t item = 0, slab = 0;
 };
 
-/// Groups one after the other, in each head by head.
+/// Groups one after the other, in each so many heads at a time.
 TANGRAM_HOST_DEVICE inline ItemPlace place_by_group(const Build& build, const DealtBefore& dealt, const Share& share,
                                                     int32_t head, int32_t piece) {
-  const int64_t heads = build.num_heads_kv;
-  return {dealt.earlier.pieces * heads + head * dealt.group.pieces + dealt.before.pieces + piece,
-          share.pieces == 1 ? 0 : dealt.earlier.cut * heads + head * dealt.group.cut + dealt.before.cut};
+  const int64_t heads = build.num_heads_kv, together = build.state->heads_together;
+  const int64_t first = head / together * together, width = least(together, heads - first);
+  const auto place = [&](int64_t earlier, int64_t group, int64_t before, int64_t each) {
+    return earlier * heads + first * group + before * width + (head - first) * each;
+  };
+  return {place(dealt.earlier.pieces, dealt.group.pieces, dealt.before.pieces, share.pieces) + piece,
+          share.pieces == 1 ? 0 : place(dealt.earlier.cut, dealt.group.cut, dealt.before.cut, 1)};
 }
 
-/// Sections of `cached_together` pieces of all heads; of tiles that nobody sees, one group behind the others, those
-/// count that are the first of a head.
+/// Sections of pieces of all heads; of tiles that nobody sees, one group behind the others, those count that are the
+/// first of a head.
 TANGRAM_HOST_DEVICE inline ItemPlace place_in_section(const Build& build, const DealtBefore& dealt, const Share& share,
                                                       int32_t head, int32_t piece) {
-  const int32_t pieces = build.cached_pieces, all = build.num_heads_kv * pieces;
+  const Sections& sections = build.state->sections;
+  const int32_t pieces = sections.pieces, all = build.num_heads_kv * pieces;
   const bool is_seen = share.group == 0;
   const int64_t seen = is_seen ? dealt.group.tiles : dealt.earlier.tiles;
   const int64_t unseen = build.state->num_tiles[1] - seen;
-  const auto begin_of = [&](int32_t number) { return number / build.cached_together * build.cached_together; };
+  const auto begin_of = [&](int32_t number) { return number / sections.together * sections.together; };
   const auto heads_before = [&](int32_t number) { return (number + pieces - 1) / pieces; };
   const int32_t number = head * pieces + piece, begin = begin_of(number);
-  const int32_t end = least(begin + build.cached_together, all);
+  const int32_t end = least(begin + sections.together, all);
   const int32_t heads = heads_before(end) - heads_before(begin);
   ItemPlace place;
   place.item = seen * begin + unseen * heads_before(begin);
@@ -127,7 +132,7 @@ TANGRAM_HOST_DEVICE inline ItemPlace place_in_section(const Build& build, const 
   }
   if (!is_seen || pieces == 1) return place;
   const int32_t first = begin_of(head * pieces);  // where the first piece of this head is dealt
-  const int32_t first_end = least(first + build.cached_together, all);
+  const int32_t first_end = least(first + sections.together, all);
   place.slab = seen * heads_before(first) + dealt.before.tiles * (heads_before(first_end) - heads_before(first)) +
                head - heads_before(first);
   return place;
@@ -156,8 +161,8 @@ TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& buil
   item.num_pieces = share.pieces;
   for_each(team, build.num_heads_kv * share.pieces, [&](int32_t number) {
     const int32_t head = number / share.pieces, piece = number - head * share.pieces;
-    const ItemPlace place = state.in_sections ? place_in_section(build, dealt, share, head, piece)
-                                              : place_by_group(build, dealt, share, head, piece);
+    const ItemPlace place = state.sections.pieces > 0 ? place_in_section(build, dealt, share, head, piece)
+                                                      : place_by_group(build, dealt, share, head, piece);
     Item of_piece = item;
     of_piece.kv_head = head;
     of_piece.head_begin = head * group_heads + first_head(piece);

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "schedule/builder/slice.hpp"
+#include "schedule/dealing_rule.hpp"
 #include "schedule/key_items.hpp"
 #include "tangram/tile_list.hpp"
 
@@ -65,6 +66,7 @@ struct Tile {
 struct Pass {
   int32_t num_rows = 0, num_keys = 0;
   int32_t block_rows = 0, block_keys = 0;
+  int32_t anew_every = 0;  ///< as TileShape has it
   int32_t max_tiles = 0, max_runs = 0, max_pieces = 0;
   Slice* slices = nullptr;            ///< [max_slices], by rows, then keys
   int32_t* ends = nullptr;            ///< [max_slices] the largest row_end up to each
@@ -99,7 +101,8 @@ struct State {
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_items;
-  bool in_sections;  ///< items are dealt as dealing_in_sections() says
+  Sections sections;       ///< in which items are dealt, or, without pieces, by group,
+  int32_t heads_together;  ///< of so many K/V heads at a time
 };
 inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
 
@@ -118,13 +121,15 @@ struct Build {
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
-  int32_t cached_pieces = 1, cached_together = 1;  ///< of dealing_in_sections(), pieces of all heads counted
-  int32_t* q_begins = nullptr;                     ///< [max_q_tiles + 1]
-  int32_t* inside = nullptr;                       ///< [max_q_tiles + 2]
-  int32_t* is_begin = nullptr;                     ///< [max_q_tiles + 2]
-  int32_t* longest = nullptr;                      ///< [max_q_tiles + 2] of groups
-  int32_t* group_place = nullptr;                  ///< [max_q_tiles + 2]
-  Share* shares = nullptr;                         ///< [max_tiles of keys]
+  Sections cached;  ///< of dealing_in_sections(), pieces of all heads counted
+  bool deterministic = false;
+  bool heads_inside = false;       ///< scatters_heads_inside()
+  int32_t* q_begins = nullptr;     ///< [max_q_tiles + 1]
+  int32_t* inside = nullptr;       ///< [max_q_tiles + 2]
+  int32_t* is_begin = nullptr;     ///< [max_q_tiles + 2]
+  int32_t* longest = nullptr;      ///< [max_q_tiles + 2] of groups
+  int32_t* group_place = nullptr;  ///< [max_q_tiles + 2]
+  Share* shares = nullptr;         ///< [max_tiles of keys]
   // The image: see ImageLayout.
   BackwardFacts* facts = nullptr;
   QueryTile* q_tiles = nullptr;

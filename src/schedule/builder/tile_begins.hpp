@@ -8,14 +8,14 @@
 #include <cstdint>
 
 #include "schedule/builder/places.hpp"
+#include "schedule/regular_tiles.hpp"
 
 namespace tangram::schedule::builder {
 
 /// Tiles without candidates. The team meets behind it.
 template <class Team>
-TANGRAM_HOST_DEVICE void place_regular_tiles(const Team& team, int32_t num_rows, int32_t block, int32_t* begins) {
-  const int32_t count = tiles_of(num_rows, block);
-  for_each(team, count + 1, [&](int32_t tile) { begins[tile] = least(tile * block, num_rows); });
+TANGRAM_HOST_DEVICE void place_regular_tiles(const Team& team, const RegularTiles& tiles, int32_t* begins) {
+  for_each(team, tiles.count() + 1, [&](int32_t tile) { begins[tile] = tiles.begin(tile); });
   team.sync();
 }
 

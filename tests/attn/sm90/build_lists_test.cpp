@@ -36,7 +36,7 @@ class DeviceImages {
  public:
   explicit DeviceImages(const ImageCase& c)
       : layout_(c.shape, c.forward, c.backward, c.capacity),
-        build_layout_(layout_, c.shape, c.forward, c.backward, c.capacity, {}),
+        build_layout_(layout_, c.shape, c.forward, c.backward, c.capacity, c.gpu),
         work_(cuda::DeviceBuffer::zeros(build_layout_.bytes())),
         image_(layout_.bytes()),
         found_(layout_.bytes()),

@@ -463,6 +463,78 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheBlocks) {
   }
 }
 
+// Blocks of 128 for all heads: other kernels, of which a graph records as little.
+TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
+  const Sm90Backend backend;
+  for (const int head_dim : {64, 128}) {
+    BufferOperands operands;
+    AttnShape shape = kShape;
+    operands.head_dim = operands.head_dim_v = shape.head_dim = shape.head_dim_v = head_dim;
+    MaskBuffer buffer(shape, {.slices = 32 * 8, .block_size = 128}, backend);
+    const int64_t host_bytes = buffer.host_bytes();
+    const std::vector<int32_t> indices(32 * 8, -1);
+    BlockTable table{.indices = indices.data(), .width = 8, .block_size = 128};
+    testing::set_captured(true);  // the first time too
+    RuntimeCounts before = runtime_counts();
+    buffer.set_blocks(table);
+    EXPECT_EQ(since(before).launches, 8);
+    EXPECT_EQ(since(before).copies, 1) << "what was refused";
+    EXPECT_EQ(since(before).allocations + since(before).host_allocations + since(before).waits, 0);
+    testing::set_captured(false);
+    const size_t forward = head_dim == 64 ? sizeof(sm90::GatheredParams) : sizeof(ForwardParams);
+    const auto launches = [&] {
+      testing::record_launches({forward, sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+      operands.step(buffer);
+      return testing::recorded_launches();
+    };
+    const std::vector<Launch> expected = launches();
+    ASSERT_EQ(expected.size(), 4u);
+    table.block_size = 256;
+    table.width = 4;
+    buffer.set_blocks(table);
+    EXPECT_TRUE(launches() == expected);
+    EXPECT_EQ(buffer.host_bytes(), host_bytes);
+    for (unsigned seed = 0; seed < 3; ++seed) {
+      before = runtime_counts();
+      buffer.set(seed == 0 ? causal_mask(kRows, kRows) : random_blocks(seed, 128 * seed));
+      EXPECT_EQ(since(before).copies, 1);
+      EXPECT_EQ(since(before).launches + since(before).allocations, 0);
+      EXPECT_TRUE(launches() == expected);
+    }
+    EXPECT_GT(buffer.host_bytes(), host_bytes) << "for masks of the host";
+    const auto message = [&](auto call) { return support::message_of(call); };
+    table.block_size = 192;
+    EXPECT_NE(message([&] { buffer.set_blocks(table); }).find("at least 128, and a multiple of 128"),
+              std::string::npos);
+    EXPECT_NE(message([&] { buffer.set_cu_seqlens({.q = indices.data(), .documents = 2}); }).find("made for blocks"),
+              std::string::npos);
+    AttnBackwardArgs args = operands.backward(buffer);
+    args.options.softcap = 5;
+    buffer.backward(args);
+    MaskBuffer deterministic(shape, {.slices = 32 * 8, .deterministic = true, .block_size = 128}, backend);
+    deterministic.set(random_blocks(1, 128));
+    operands.step(deterministic);
+    // Of head groups these gather backward alone.
+    MaskBuffer of_two(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    const auto launches_of_two = [&] {
+      using Edge = sm90::query_backward::EdgeParams;
+      testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
+      operands.step(of_two);
+      return testing::recorded_launches();
+    };
+    const std::vector<int32_t> tables(2 * 32 * 8, -1);
+    of_two.set_blocks({.indices = tables.data(), .width = 8, .block_size = 128, .head_groups = 2});
+    const std::vector<Launch> of_tables = launches_of_two();
+    ASSERT_EQ(of_tables.size(), 4u);
+    of_two.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
+    EXPECT_TRUE(launches_of_two() == of_tables);
+    EXPECT_NE(message([&] {
+                of_two.set(std::vector{random_blocks(1, 128, 2), random_blocks(2, 128, 2)});
+              }).find("more slices make room"),
+              std::string::npos);
+  }
+}
+
 TEST(MaskBuffer, CallsThatBlocksAreNotForAreRefused) {
   const Sm90Backend backend;
   BufferOperands operands;

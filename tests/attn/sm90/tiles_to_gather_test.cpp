@@ -15,13 +15,8 @@
 namespace tangram::sm90 {
 namespace {
 
-struct Chosen {
-  ForwardItems items;
-  TileShape tile;
-};
-
 /// Of blocks of so many rows and 64 keys, visible in turn.
-Chosen chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 8, int64_t seqlen = 1024) {
+GatheredItems chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 8, int64_t seqlen = 1024) {
   std::vector<AttnSlice> slices;
   for (int64_t q = 0; q < seqlen; q += rows) {
     const int64_t end = std::min(q + rows, seqlen);
@@ -29,14 +24,12 @@ Chosen chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 
   }
   const std::span<const AttnSlice> mask(slices);
   const AttnShape shape{seqlen, 1024, heads_q, heads_kv, head_dim, head_dim, DType::kBFloat16};
-  Chosen result;
-  result.items = items_to_gather({&mask, 1}, shape, result.tile);
-  return result;
+  return items_to_gather({&mask, 1}, shape);
 }
 
 TEST(TilesToGather, LargerItemsWhereABlockIsFewer) {
   for (const int rows : {48, 64, 96, 128, 256}) {
-    const Chosen of_rows = chosen(rows);
+    const GatheredItems of_rows = chosen(rows);
     EXPECT_EQ(of_rows.items, ForwardItems::kAligned) << rows;
     EXPECT_EQ(of_rows.tile, (TileShape{24, 128, false, rows})) << rows;
   }

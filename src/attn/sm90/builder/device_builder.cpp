@@ -3,6 +3,8 @@
 
 #include "attn/sm90/builder/device_builder.hpp"
 
+#include <algorithm>
+
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/builder/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
@@ -10,13 +12,24 @@
 #include "cuda/graph_lifetime.hpp"
 
 namespace tangram::sm90::builder {
+namespace {
+
+constexpr int64_t kLeastBlock = 16;
+
+}  // namespace
 
 DeviceBuilder::DeviceBuilder(const schedule::ImageLayout& layout, const AttnShape& shape, const TileShape& forward,
                              const MaskCapacity& capacity, std::byte* image)
     : shape_(shape),
+      of_blocks_(std::max<int64_t>(capacity.block_size, 1)),
+      least_block_(std::max(of_blocks_, kLeastBlock)),
       layout_(layout, shape, forward, backward::kTileShape, capacity, gpu_of_current_device()),
       memory_(cuda::DeviceBuffer::zeros(layout_.bytes())) {
   build_ = layout_.at(memory_.as<std::byte>(), image);
+  if (capacity.block_size == 0) return;
+  Blocks blocks;
+  blocks.block = static_cast<int32_t>(capacity.block_size);
+  bitmaps_.emplace_back(schedule::builder::place_blocks(blocks, shape_, nullptr));
 }
 
 void DeviceBuilder::build(const MaskData& data, cudaStream_t stream) {
@@ -47,9 +60,10 @@ void DeviceBuilder::build_documents(const CuSeqlens& documents, cudaStream_t str
 
 void DeviceBuilder::build_blocks(const BlockTable& table, cudaStream_t stream) {
   constexpr const char* kName = "MaskBuffer::set_blocks";
-  constexpr int64_t kLeast = 16, kMost = int64_t{1} << 30;
-  require(kLeast <= table.block_size && table.block_size <= kMost,
-          "{}: block_size must be at least {} (got block_size={})", kName, kLeast, table.block_size);
+  constexpr int64_t kMost = int64_t{1} << 30;
+  require(least_block_ <= table.block_size && table.block_size <= kMost && table.block_size % of_blocks_ == 0,
+          "{}: block_size must be at least {}, and a multiple of {} (got block_size={})", kName, least_block_,
+          of_blocks_, table.block_size);
   require(
       table.head_groups == 1,
       "{}: blocks of head groups must be of a buffer made for blocks, MaskCapacity::block_size and head_groups (got "

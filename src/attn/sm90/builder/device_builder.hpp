@@ -20,7 +20,8 @@ namespace tangram::sm90::builder {
 /// construction, and for the bitmap of blocks.
 class DeviceBuilder {
  public:
-  /// `image`: in device memory, which outlives the object. Throws CudaError.
+  /// `image`: in device memory, which outlives the object. Of a capacity for blocks allocates for these, too. Throws
+  /// CudaError.
   DeviceBuilder(const schedule::ImageLayout& layout, const AttnShape& shape, const TileShape& forward,
                 const MaskCapacity& capacity, std::byte* image);
 
@@ -43,6 +44,7 @@ class DeviceBuilder {
   void build_ranges(const RangeList& list, cudaStream_t stream);
 
   AttnShape shape_;
+  int64_t of_blocks_, least_block_;  // sizes of blocks are multiples of, and at least
   schedule::builder::BuildLayout layout_;
   cuda::DeviceBuffer memory_;
   ReportBoard board_;

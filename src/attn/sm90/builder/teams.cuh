@@ -98,6 +98,12 @@ struct BlockTeam : DeviceAtomics {
     const int64_t of_lane = gather(WarpTeam().sum(value));
     return WarpTeam().sum(of_lane);
   }
+  /// Of values of 0 and up.
+  __device__ int64_t greatest(int64_t value) const {
+    __syncwarp();
+    const int64_t of_lane = gather(WarpTeam().greatest(value));
+    return WarpTeam().greatest(of_lane);
+  }
   __device__ int32_t sum_before(int32_t value, int32_t& total) const {
     __syncwarp();
     int32_t of_warp;

@@ -78,6 +78,8 @@ std::vector<AttendedCase> attended_cases() {
           {builder::block_case(160, 256, 16, 2, 16, 16, 1), 128},
           {builder::block_case(128, 128, 8, 4, 64, 64, 2), 128},
           {builder::block_case(96, 96, 16, 2, 16, 32, 2), 64},
+          {builder::aligned_case(builder::block_case(128, 128, 16, 2, 16, 64, 2), 24), 64},
+          {builder::aligned_case(builder::block_case(96, 96, 8, 1, 16, 48, 1), 24), 64},
           {builder::block_case(64, 64, 32, 1, 4, 16, 1), 128}};
 }
 
@@ -90,23 +92,28 @@ void run_passes(RandomHeads& r, const BlockCase& c, const BlockChoice& choice, c
   const schedule::BlockImageLayout& layout = images.layout();
   const std::byte* const image = images.image();
   const bool named = layout.listed_head_groups() > 1;
-  using Traits = sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, false>;
-  int32_t counters[2] = {0, 0};
-  typename Traits::Params params = emulated_forward::params_of<Traits>(r.all, counters);
-  params.items = reinterpret_cast<const TileItem*>(image + layout.forward_items());
-  params.item_groups = named ? reinterpret_cast<const int32_t*>(image + layout.item_groups()) : nullptr;
-  params.runs = reinterpret_cast<const TileRun*>(image + layout.runs());
-  params.groups = reinterpret_cast<const int32_t*>(image);
-  params.num_items = static_cast<int32_t>(layout.num_items());
-  params.num_groups = named ? 1 : layout.num_head_groups();
-  params.groups_per_section = named ? 1 : layout.forward_section();
-  emulated::run({3, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
+  const auto run_forward = [&]<class Traits>() {
+    int32_t counters[2] = {0, 0};
+    typename Traits::Params params = emulated_forward::params_of<Traits>(r.all, counters);
+    params.items = reinterpret_cast<const TileItem*>(image + layout.forward_items());
+    params.item_groups = named ? reinterpret_cast<const int32_t*>(image + layout.item_groups()) : nullptr;
+    params.runs = reinterpret_cast<const TileRun*>(image + layout.runs());
+    params.groups = reinterpret_cast<const int32_t*>(image);
+    params.num_items = static_cast<int32_t>(layout.num_items(0));
+    params.num_groups = named ? 1 : layout.num_head_groups();
+    params.groups_per_section = named ? 1 : layout.forward_section();
+    emulated::run({3, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
+  };
+  if constexpr (sm90::aligns_items(kHeadDim, kHeadDim)) {
+    if (c.forward) run_forward.template operator()<sm90::AlignedTraitsOf<__nv_bfloat16, kHeadDim, false>>();
+  }
+  if (!c.forward) run_forward.template operator()<sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, false>>();
   between();
   emulated_query_backward::run_call<__nv_bfloat16, kHeadDim>(
       r.all,
       {reinterpret_cast<const schedule::GroupItem*>(image + layout.backward_items()),
        reinterpret_cast<const int32_t*>(image), reinterpret_cast<const schedule::RowBits*>(image),
-       static_cast<int32_t>(layout.num_items()), named, layout.backward_section()},
+       static_cast<int32_t>(layout.num_items(1)), named, layout.backward_section()},
       3, nullptr, order);
 }
 
