@@ -134,7 +134,6 @@ ListBlock ListMemory::fill(size_t bytes, const std::function<void(std::byte*)>& 
   try {
     copy(*state, bytes, write);
   } catch (...) {
-    if (ring_ != nullptr) ring_->forget(state->block.data);
     make_free(state->block);
     throw;
   }
@@ -213,7 +212,6 @@ void ListMemory::release(ListBlock::State& state) noexcept {
   const std::lock_guard lock(mutex_);
   used_bytes_ -= state.block.bytes;
   if (state.in_graph || state.readers.empty()) {  // who writes next comes behind the copy
-    if (ring_ != nullptr && !state.is_there) ring_->forget(state.block.data);
     make_free(state.block);
   } else {
     waiting_bytes_ += state.block.bytes;
@@ -275,11 +273,6 @@ void ListMemory::free_chunks() {
     allocated_bytes_ -= chunk->memory.bytes();
     return true;
   });
-}
-
-uint64_t ListMemory::num_filled() const {
-  const std::lock_guard lock(mutex_);
-  return num_copies_;
 }
 
 size_t ListMemory::used_bytes() const {

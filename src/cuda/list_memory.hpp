@@ -74,8 +74,6 @@ class ListMemory {
   /// Throws CudaError.
   ListBlock fill(size_t bytes, const std::function<void(std::byte*)>& write);
 
-  /// Blocks that were filled so far, but for those that are copied by themselves.
-  uint64_t num_filled() const;
   /// Device memory in use, and that waits for masks.
   size_t used_bytes() const;
   size_t kept_bytes() const;

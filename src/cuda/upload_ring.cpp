@@ -3,41 +3,16 @@
 
 #include "cuda/upload_ring.hpp"
 
-#include <algorithm>
-#include <atomic>
-
 #include "core/rounding.hpp"
 #include "cuda/check.hpp"
 #include "cuda/event.hpp"
 #include "cuda/graph_lifetime.hpp"
-#include "tangram/error.hpp"
 
 namespace tangram::cuda {
 
 namespace {
 
 constexpr size_t kAlignment = 256;
-/// Copies of so many bytes begin while the host makes the next list.
-constexpr size_t kWorthACall = size_t{1} << 20;
-
-/// Copies in no order among each other. False: the driver is too old.
-bool try_copy_together(std::vector<void*>& targets, std::vector<const void*>& sources, std::vector<size_t>& sizes,
-                       cudaStream_t stream) {
-  static std::atomic<bool> can = true;
-  if (!can) return false;
-  cudaMemcpyAttributes attributes = {};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  size_t first = 0;
-  const cudaError_t status = cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), targets.size(),
-                                                  &attributes, &first, 1, stream);
-  if (status == cudaErrorNotSupported || status == cudaErrorCallRequiresNewerDriver) {
-    static_cast<void>(cudaGetLastError());  // it would be taken for another call's
-    can = false;
-    return false;
-  }
-  check(status, "cudaMemcpyBatchAsync");
-  return true;
-}
 
 }  // namespace
 
@@ -56,10 +31,8 @@ UploadRing::UploadRing(size_t bytes, cudaStream_t stream) : part_bytes_(round_up
 
 UploadRing::~UploadRing() {
   const AllowAllocationDuringCapture allow;  // to free, and to wait for an event
-  try {
-    wait();
-  } catch (const CudaError&) {  // so will who reads what should have been copied
-  }
+  if (any_since_) static_cast<void>(cudaEventRecord(latest_, stream_));
+  static_cast<void>(cudaEventSynchronize(latest_));
   for (const Part& part : parts_) static_cast<void>(cudaEventDestroy(part.copied));
   static_cast<void>(cudaEventDestroy(latest_));
   static_cast<void>(cudaFreeHost(memory_));
@@ -76,7 +49,6 @@ std::byte* UploadRing::next(size_t bytes) {
   }
   if (used_ + bytes > part_bytes_) {
     Part& full = parts_[current_];
-    flush();
     check(cudaEventRecord(full.copied, stream_), "cudaEventRecord");
     full.in_flight = true;
     current_ = (current_ + 1) % kParts;
@@ -89,40 +61,14 @@ std::byte* UploadRing::next(size_t bytes) {
 }
 
 void UploadRing::copy_to(void* device, size_t bytes) {
-  targets_.push_back(device);
-  sources_.push_back(memory_ + current_ * part_bytes_ + used_);
-  sizes_.push_back(bytes);
+  check(cudaMemcpyAsync(device, memory_ + current_ * part_bytes_ + used_, bytes, cudaMemcpyHostToDevice, stream_),
+        "cudaMemcpyAsync");
   used_ += round_up(bytes, kAlignment);
   any_since_ = true;
-  waiting_bytes_ += bytes;
-  if (waiting_bytes_ >= kWorthACall) flush();
-}
-
-void UploadRing::forget(const void* device) noexcept {
-  const auto found = std::ranges::find(targets_.begin(), targets_.end(), device);
-  if (found == targets_.end()) return;
-  const auto at = found - targets_.begin();
-  waiting_bytes_ -= sizes_[static_cast<size_t>(at)];
-  targets_.erase(found);
-  sources_.erase(sources_.begin() + at);
-  sizes_.erase(sizes_.begin() + at);
-}
-
-void UploadRing::flush() {
-  if (targets_.size() < 2 || !try_copy_together(targets_, sources_, sizes_, stream_)) {
-    for (size_t i = 0; i < targets_.size(); ++i) {
-      check(cudaMemcpyAsync(targets_[i], sources_[i], sizes_[i], cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
-    }
-  }
-  targets_.clear();
-  sources_.clear();
-  sizes_.clear();
-  waiting_bytes_ = 0;
 }
 
 void UploadRing::mark() {
   if (!any_since_) return;
-  flush();
   check(cudaEventRecord(latest_, stream_), "cudaEventRecord");
   any_since_ = false;
 }

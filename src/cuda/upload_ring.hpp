@@ -8,14 +8,12 @@
 
 #include <array>
 #include <cstddef>
-#include <vector>
 
 namespace tangram::cuda {
 
-/// Page-locked memory that is filled from begin to end and then anew. Copies go to CUDA together, in one call, when
-/// somebody is to wait for one of them or many bytes have come; they share the events that say when their bytes, or
-/// they themselves, are done with. So most ask CUDA for nothing. Allocates page-locked memory on construction alone.
-/// Used by one thread at a time, which may allocate (AllowAllocationDuringCapture).
+/// Page-locked memory that is filled from begin to end and then anew. Copies that follow each other share the events
+/// that say when their bytes, or they themselves, are done with: beside the copy itself, most ask CUDA for nothing.
+/// Allocates on construction alone. Used by one thread at a time, which may allocate (AllowAllocationDuringCapture).
 class UploadRing {
  public:
   /// Copies of at most `bytes`, on `stream`. Throws CudaError.
@@ -28,10 +26,8 @@ class UploadRing {
   /// Where to write the `bytes` of the next copy. Waits on the host only where copies out of this part of the ring, a
   /// whole ring ago, have not run yet. Throws CudaError.
   std::byte* next(size_t bytes);
-  /// Takes that copy on. No two that have not been enqueued may go to the same place: see forget(). Throws CudaError.
+  /// Enqueues that copy. Throws CudaError.
   void copy_to(void* device, size_t bytes);
-  /// Leaves out the copy to `device` if it has not been enqueued: nobody reads what it would bring.
-  void forget(const void* device) noexcept;
 
   /// Makes `stream`, or the host, wait for all copies so far. Throws CudaError.
   void make_wait(cudaStream_t stream);
@@ -45,20 +41,14 @@ class UploadRing {
     bool in_flight = false;
   };
 
-  /// Enqueues the copies that were taken on.
-  void flush();
   void mark();
 
   const size_t part_bytes_;
   const cudaStream_t stream_;
   std::byte* memory_ = nullptr;
   std::array<Part, kParts> parts_;
-  size_t current_ = 0;          // part
-  size_t used_ = 0;             // bytes of it
-  std::vector<void*> targets_;  // of copies that have not been enqueued,
-  std::vector<const void*> sources_;
-  std::vector<size_t> sizes_;
-  size_t waiting_bytes_ = 0;      // and of all of them
+  size_t current_ = 0;            // part
+  size_t used_ = 0;               // bytes of it
   cudaEvent_t latest_ = nullptr;  // behind all copies but for those since mark()
   bool any_since_ = false;
 };

@@ -21,7 +21,6 @@ struct RuntimeCounts {
   int64_t live_bytes = 0;
   int64_t mapped_bytes = 0;  // of memory that ranks map, in pages of 4 KiB
   int64_t copies = 0;
-  int64_t copy_calls = 0;    // that copy something, or much
   int64_t waits = 0;         // of the host, for a stream or the device
   int64_t stream_waits = 0;  // of streams, for events
   int64_t events = 0;        // made

@@ -29,7 +29,6 @@ ListBlock make(ListMemory& memory, size_t bytes = kBytes, int value = 1) {
 TEST(ListMemory, BlocksHoldWhatWasWritten) {
   ListMemory memory;
   const ListBlock block = make(memory, 1000, 7), large = make(memory, ListMemory::kMostBytes + 1, 3);
-  block.before_call(stream(0));
   EXPECT_EQ(*static_cast<const char*>(block.data()), 7);
   EXPECT_EQ(static_cast<const char*>(block.data())[999], 7);
   EXPECT_EQ(static_cast<const char*>(large.data())[ListMemory::kMostBytes], 3);
@@ -121,7 +120,6 @@ TEST(ListMemory, CopiesInARowShareAWaitOfTheStreamThatReads) {
     }
     const testing::RuntimeCounts now = runtime_counts();
     EXPECT_EQ(now.copies - before.copies, 8);
-    EXPECT_EQ(now.copy_calls - before.copy_calls, 1);
     EXPECT_LE(now.event_calls - before.event_calls, 2) << "an event behind all of them, and whether those before ran";
     EXPECT_EQ(now.stream_waits - before.stream_waits, 1) << "blocks are there for all streams after the first call";
     for (int i = 0; i < 8; ++i) EXPECT_EQ(*static_cast<const char*>(blocks[static_cast<size_t>(i)].data()), first + i);
@@ -130,31 +128,6 @@ TEST(ListMemory, CopiesInARowShareAWaitOfTheStreamThatReads) {
     for (const size_t i : {0, 1}) blocks[8 + i].before_call(stream(i));
     EXPECT_EQ(runtime_counts().stream_waits, waits + 2) << "each stream for what it reads";
   }
-}
-
-// A copy of few bytes costs the host some microseconds, that of many takes as long as the next list.
-TEST(ListMemory, CopiesOfManyBytesBeginBeforeAnybodyReads) {
-  ListMemory memory;
-  const int64_t before = runtime_counts().copies;
-  const ListBlock few = make(memory, 1000);
-  EXPECT_EQ(runtime_counts().copies, before);
-  const ListBlock many = make(memory, size_t{2} << 20, 3);
-  EXPECT_EQ(runtime_counts().copies, before + 2);
-  EXPECT_EQ(*static_cast<const char*>(many.data()), 3);
-}
-
-// Copies that go to CUDA together are in no order.
-TEST(ListMemory, WhatNobodyHasReadIsNotCopiedOverWhatComesInItsPlace) {
-  ListMemory memory;
-  const int64_t before = runtime_counts().copies;
-  std::optional<ListBlock> block = make(memory, kBytes, 1);
-  const void* const data = block->data();
-  block.reset();
-  const ListBlock next = make(memory, kBytes, 2);
-  ASSERT_EQ(next.data(), data);
-  next.before_call(stream(0));
-  EXPECT_EQ(runtime_counts().copies, before + 1);
-  EXPECT_EQ(*static_cast<const char*>(data), 2);
 }
 
 // While a GPU is at work, each copy asked for each block that had been given back.
@@ -208,7 +181,6 @@ TEST(ListMemory, CopiesWaitOnlyForThoseAWholeRingAgo) {
   blocks.push_back(make(memory, kBytes, 20));
   EXPECT_EQ(runtime_counts().waits, before.waits + 1);
   testing::set_events_ready(true);
-  blocks.back().before_call(stream(0));
   for (int i = 0; i < 21; ++i) {
     EXPECT_EQ(static_cast<const char*>(blocks[static_cast<size_t>(i)].data())[kBytes - 1], i);
   }

@@ -33,9 +33,6 @@ using counted::make_pack;
 using counted::Operands;
 using counted::since;
 
-/// Lists that were made so far. They are copied when a call reads them.
-int64_t num_lists() { return static_cast<int64_t>(cuda::ListMemory::of_current_device().num_filled()); }
-
 TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
   const Sm90Backend backend;
   Operands operands;
@@ -77,10 +74,10 @@ TEST(MaskMemory, ListsOfCallsThatNobodyMakesAreNotMade) {
     Operands operands;
     AttnBackwardArgs args = operands.backward();
     const auto call = [&](FlexAttention& attention, bool deterministic) {
-      const int64_t before = num_lists();
+      const RuntimeCounts before = runtime_counts();
       args.options.deterministic = deterministic;
       attention.backward(args);
-      return num_lists() - before;
+      return since(before).copies;
     };
     FlexAttention attention(make_pack(6), kHeads, backend);
     EXPECT_GT(attention.backward_workspace_bytes(!first), 0) << "makes those of the other kind";
@@ -116,30 +113,30 @@ TEST(MaskMemory, ListsOfKeysAreMadeForCallsThatDoNotGatherAlone) {
     Operands operands;
     FlexAttention attention(small_blocks(16, 1), kHeads, backend);
     if (ahead) attention.prepare_backward_ahead(false, true);
-    const int64_t before = num_lists();
+    const RuntimeCounts before = runtime_counts();
     const int64_t plain_bytes = attention.backward_workspace_bytes(false, true);
     AttnBackwardArgs args = operands.backward();
     attention.backward(args);
     attention.backward(args);
     if (!ahead) {
-      EXPECT_EQ(num_lists() - before, 1) << "of groups";
+      EXPECT_EQ(since(before).copies, 1) << "of groups";
     }
     const int64_t bytes = attention.device_bytes();
-    int64_t later = num_lists();
+    RuntimeCounts later = runtime_counts();
     args.options.softcap = 5;
     attention.backward(args);
     attention.backward(args);
-    EXPECT_EQ(num_lists() - later, 1) << "of keys, with the first call that reads them";
+    EXPECT_EQ(since(later).copies, 1) << "of keys, with the first call that reads them";
     EXPECT_GT(attention.device_bytes(), bytes);
     EXPECT_EQ(attention.backward_workspace_bytes(false, true), attention.backward_workspace_bytes());
     EXPECT_GE(attention.backward_workspace_bytes(), plain_bytes);
-    later = num_lists();
+    later = runtime_counts();
     args.options = {};
     attention.backward(args);
-    EXPECT_EQ(num_lists() - later, 0);
+    EXPECT_EQ(since(later).copies, 0);
     args.options.deterministic = true;
     attention.backward(args);
-    EXPECT_EQ(num_lists() - later, 1);
+    EXPECT_EQ(since(later).copies, 1);
   }
 }
 
@@ -188,31 +185,31 @@ TEST(MaskMemory, ListsOfKeysAreMadeWhereTheyMayBeTheBetterOnes) {
   for (const Mask& mask : {make_pack(1), small_blocks(128, 2), small_blocks(64, 3)}) {
     Operands operands;
     FlexAttention plain(mask, kHeads, backend), other(mask, kHeads, backend);
-    int64_t before = num_lists();
+    RuntimeCounts before = runtime_counts();
     const int64_t bytes = plain.backward_workspace_bytes(false, true);
-    const int64_t lists = num_lists() - before;
-    before = num_lists();
+    const int64_t copies = since(before).copies;
+    before = runtime_counts();
     EXPECT_EQ(bytes, other.backward_workspace_bytes());
-    EXPECT_EQ(num_lists() - before, lists);
+    EXPECT_EQ(since(before).copies, copies);
     AttnBackwardArgs args = operands.backward();
     args.options.softcap = 5;
-    before = num_lists();
+    before = runtime_counts();
     plain.backward(args);
-    EXPECT_EQ(num_lists() - before, 0) << "all is there";
+    EXPECT_EQ(since(before).copies, 0) << "all is there";
   }
 }
 
 TEST(MaskMemory, APassThatIsNotCalledIsNotPrepared) {
   const Sm90Backend backend;
   Operands operands;
-  const int64_t before = num_lists();
+  const RuntimeCounts before = runtime_counts();
   FlexAttention attention(make_pack(3), kHeads, backend);
   attention.forward(operands.forward());
-  EXPECT_EQ(num_lists() - before, 1);
+  EXPECT_EQ(since(before).copies, 1);
   EXPECT_GT(attention.backward_workspace_bytes(), 0);
-  EXPECT_EQ(num_lists() - before, 2);
+  EXPECT_EQ(since(before).copies, 2);
   const auto alone = prepare_slices(backend, make_pack(4).slices(), attention.shape(), {}, AttnPasses::kBackward);
-  EXPECT_EQ(num_lists() - before, 3);
+  EXPECT_EQ(since(before).copies, 3);
   EXPECT_THROW(backend.forward(*alone, operands.forward()), InvalidArgument);
 }
 
