@@ -10,6 +10,16 @@ namespace tangram::sm90 {
 
 namespace {
 
+/// Whether all queries of each tile see something, or none does.
+bool sees_whole_tiles(const schedule::WorkList& work) {
+  for (size_t i = 0; i < work.covered_queries.size(); ++i) {
+    const int32_t rows = work.q_tiles[i].row_end - work.q_tiles[i].row_begin;
+    const uint64_t all = rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1, seen = work.covered_queries[i] & all;
+    if (seen != 0 && seen != all) return false;
+  }
+  return true;
+}
+
 size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
   if (shape.num_heads_q == shape.num_heads_kv) return 0;  // an item has one head
   return static_cast<size_t>(layout.num_key_tiles()) * static_cast<size_t>(shape.num_heads_kv);
@@ -43,6 +53,10 @@ void ListBuffer::make_builder() {
 void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
   check_refused();
   layout_.check(forward, backward);
+  require(capacity_.block_size == 0 || sees_whole_tiles(backward),
+          "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
+          "another)",
+          backward::kTileShape.block_n);
   require(!cuda::is_captured(stream),
           "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
   if (ring_ == nullptr) make_ring();
@@ -82,8 +96,9 @@ void ListBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void
   params.run_tiles = at<backward::RunTiles>(layout_.run_tiles());
   params.q_tiles = edge.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
   params.intervals = at<RowInterval>(layout_.intervals());
-  params.covered_queries = edge.covered_queries =
-      capacity_.rows_without_keys ? at<uint64_t>(layout_.covered_queries()) : nullptr;
+  edge.covered_queries = capacity_.rows_without_keys ? at<uint64_t>(layout_.covered_queries()) : nullptr;
+  // Of blocks the main kernel need not ask: the rows of a tile that it visits all see something.
+  params.covered_queries = capacity_.block_size > 0 ? nullptr : edge.covered_queries;
   params.turn_segments = at<backward::TurnSegment>(layout_.turn_segments());
   params.num_q_tiles = edge.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
   edge.num_slabs = call_.num_kernels * static_cast<int32_t>(call_.slabs);

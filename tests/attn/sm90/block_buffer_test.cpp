@@ -132,8 +132,9 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
   }
 }
 
-bool close(const HostTensor& one, const HostTensor& other) {
-  return test::is_within(one, other, 2e-3);  // as in mask_buffer_test.cpp
+/// As in mask_buffer_test.cpp or, of two kernels, which round what they multiply in other places, as against float64.
+bool close(const HostTensor& one, const HostTensor& other, bool same_kernels) {
+  return test::is_within(one, other, same_kernels ? 2e-3 : 8e-3);
 }
 
 bool same(const HostTensor& one, const HostTensor& other) {
@@ -206,8 +207,10 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
       device.fetch();
       EXPECT_EQ(r.lse, lse);
       EXPECT_TRUE(same(r.out, out));
-      EXPECT_TRUE(block == 32 ? same(r.dq, dq) : close(dq, r.dq));
-      EXPECT_TRUE(close(dk, r.dk) && close(dv, r.dv));
+      // A mask of its own for each head group gathers no blocks of 128 backward, the buffer does.
+      const bool same_kernels = block == 32 || head_groups == 1;
+      EXPECT_TRUE(block == 32 ? same(r.dq, dq) : close(dq, r.dq, same_kernels));
+      EXPECT_TRUE(close(dk, r.dk, same_kernels) && close(dv, r.dv, same_kernels));
       ASSERT_FALSE(HasFailure()) << "round " << round << ", blocks of " << block << ", head groups " << head_groups;
     }
     // A table that is wrong: zeros, and an error once.

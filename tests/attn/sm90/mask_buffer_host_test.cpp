@@ -489,6 +489,9 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     };
     const std::vector<Launch> expected = launches();
     ASSERT_EQ(expected.size(), 4u);
+    Params params;
+    std::memcpy(static_cast<void*>(&params), expected[2].parameter.data(), sizeof(params));
+    EXPECT_EQ(params.covered_queries, nullptr) << "blocks are seen by whole tiles";
     table.block_size = 256;
     table.width = 4;
     buffer.set_blocks(table);
@@ -503,6 +506,9 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     }
     EXPECT_GT(buffer.host_bytes(), host_bytes) << "for masks of the host";
     const auto message = [&](auto call) { return support::message_of(call); };
+    const Mask of_few(kRows, kRows, {AttnSlice::full({0, 160}, {0, 128})});
+    EXPECT_NE(message([&] { buffer.set(of_few); }).find("all queries of a tile of 64 see something, or none"),
+              std::string::npos);
     table.block_size = 192;
     EXPECT_NE(message([&] { buffer.set_blocks(table); }).find("at least 128, and a multiple of 128"),
               std::string::npos);
