@@ -202,6 +202,12 @@ inline void reset_gradients(RandomAttention& r, bool accumulate) {
   }
 }
 
+/// Whether all queries of each tile see something, or none does, and some do not.
+inline bool sees_whole_tiles(const schedule::WorkList& work) {
+  return !work.covered_queries.empty() &&
+         std::ranges::all_of(work.covered_queries, [](uint64_t word) { return word == 0 || word == ~uint64_t{0}; });
+}
+
 /// The three kernels over the lists of `params`, which are those of `work` wherever they lie. dk and dv are those of
 /// `r` unless `params` has them; `delta` as EdgeParams has it; `send` as run_main.
 template <typename Traits, typename Send>
@@ -222,6 +228,7 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   int32_t ticket[2] = {-1, -1};
   sm90::backward::EdgeParams edge{};
   fill_edge(edge, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  if (sees_whole_tiles(work)) params.covered_queries = nullptr;  // as buffers of blocks have it
   edge.always_zeroed = sm90::adds_dq_from_registers(Traits::kDimQk, Traits::kDimV, Traits::kDeterministic);
   edge.num_q_tiles = num_q_tiles;
   edge.heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;

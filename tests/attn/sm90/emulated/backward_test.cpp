@@ -55,6 +55,18 @@ TEST(Sm90EmulatedBackward, DeterministicCallsDealtByRule) {
   }
 }
 
+// The main kernel is not told which queries see something; those of two blocks do not, and hold NaN.
+TEST(Sm90EmulatedBackward, BlocksThatWholeTilesSee) {
+  std::vector<AttnSlice> blocks;
+  for (const auto& [q, k] : {std::pair{0, 1}, {0, 3}, {2, 0}, {2, 1}, {4, 3}}) {
+    blocks.push_back(AttnSlice::full({q * 128, q * 128 + 128}, {k * 128, k * 128 + 128}));
+  }
+  const Case c{"blocks", shape_of(640, 512, 4, 2), blocks, 3, 4};
+  using Traits = sm90::backward::Traits<__nv_bfloat16, 128, false, false>;
+  using Deterministic = sm90::backward::Traits<__nv_bfloat16, 128, false, true>;
+  expect_close<Traits, Deterministic>(c, 128, 128, emulated::order(1));
+}
+
 // As many calls with a MaskBuffer have them: their grid does not follow the mask. A CTA that stopped at once read what
 // its second step adds to before that was written.
 TEST(Sm90EmulatedBackward, CtasWithoutItemsStop) {
