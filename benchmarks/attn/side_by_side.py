@@ -9,7 +9,7 @@ the best peer; on standard error how far results differ and what planning a mask
 or that cannot do a case, leaves its cell empty. Needs a Hopper GPU, torch and the package tangram; how to install the
 peers: benchmarks/attn/README.md.
 
-    python benchmarks/attn/side_by_side.py         # four minutes without torch_flex, else ten
+    python benchmarks/attn/side_by_side.py         # four minutes without torch_flex
     python benchmarks/attn/side_by_side.py --cases cases.json --seconds 300 --systems tangram fa4 flex
 
 A case: {"kind": "causal" or "full", "S": rows}, with "cu": [0, ..., S] for documents; {"kind": "window", "S", "w": keys
