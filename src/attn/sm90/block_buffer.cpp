@@ -9,9 +9,10 @@
 #include "attn/sm90/builder/launch.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/packing.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
+#include "cuda/scratch_layout.hpp"
 #include "schedule/builder/block_build.hpp"
 
 namespace tangram::sm90 {

@@ -8,6 +8,7 @@
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/forward/launch.hpp"
 #include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/packing.hpp"
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"

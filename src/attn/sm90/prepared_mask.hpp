@@ -12,7 +12,6 @@
 
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/block_buffer.hpp"
-#include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/device_key_stretches.hpp"
 #include "attn/sm90/device_late_keys.hpp"
 #include "attn/sm90/list_buffer.hpp"
@@ -106,26 +105,14 @@ struct Sm90Mask final : PreparedMask {
 const Sm90Mask& as_sm90(const PreparedMask& mask);
 Sm90Mask& as_sm90(PreparedMask& mask);
 
-/// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
-int packed_heads(const AttnShape& shape);
-/// The same of tiles of the forward pass, where some kernels take any number that divides those heads: as many as leave
-/// few rows of a tile unused.
-int packed_heads(const AttnShape& shape, ForwardItems items);
-/// The items of the forward kernels for this shape that do not gather.
-ForwardItems plain_items(const AttnShape& shape);
-/// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
-/// key heads at a time, in sections of equal size. A section must last four times as long as the longest item, though,
-/// or the multiprocessors would wait for those with which the last section begins.
-int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
-                           int pack);
 /// Throws InvalidArgument, naming `function`, unless the list is of Sm90Backend::tile_shape and the shape's sequences.
 void check_tiles(const char* function, const TileList& tiles, const AttnShape& shape, const TileShape& tile);
+/// The same unless the list is one of the transposed mask, of the shape that backward kernels want.
+void check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles);
 
 /// Throws InvalidArgument, naming `function`, for a buffer without a mask, or for the `other` pass alone, and for a
 /// mask that the GPU has refused.
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);
-/// The same unless the list is one of the transposed mask, of the shape that backward kernels want.
-void check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles);
 
 /// The stretches of a call that gives these other tensors or, empty ones, none: of its `table` or, null, of the mask.
 /// Throws InvalidArgument, naming `function`, unless they are like k and v and have the rows of the mask's stretches.

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <utility>
 
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/edge_arguments.hpp"
@@ -23,7 +22,6 @@
 #include "attn/sm90/query_backward/call.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
-#include "cuda/graph_lifetime.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/stream.hpp"
 
@@ -193,52 +191,6 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeP
 }
 
 }  // namespace
-
-void sm90::check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles) {
-  require(tiles.shape == backward::kTileShape && tiles.seqlen_q == shape.seqlen_k && tiles.seqlen_k == shape.seqlen_q,
-          "{}: needs a tile list of the transposed mask, of backward_tile_shape(shape) (got {} by {} over {} by {} "
-          "rows)",
-          function, tiles.shape.block_m, tiles.shape.block_n, tiles.seqlen_q, tiles.seqlen_k);
-}
-
-// Only the kernels that keys rest for wait for keys, or read them elsewhere.
-bool Sm90Backend::wants_all_keys(std::span<const AttnSlice> slices, const AttnShape& shape) const {
-  return sm90::query_backward::is_scattered(slices, shape);
-}
-
-std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape) const {
-  static_cast<void>(tile_shape(shape));  // checks the shape
-  return sm90::backward::kTileShape;
-}
-
-void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const {
-  Sm90Mask& prepared = sm90::as_sm90(mask);
-  const AttnShape& shape = prepared.shape;
-  require(prepared.head_slices.empty(),
-          "Sm90Backend::prepare_backward: needs a mask of prepare() (got one of prepare_head_masks())");
-  sm90::check_transposed_tiles("Sm90Backend::prepare_backward", shape, transposed_tiles);
-  const GpuModel gpu = sm90::gpu_of_current_device();
-  const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
-  const schedule::WorkList work =
-      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls});
-  prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, shape), calls);
-  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty() && prepared.backward_groups == nullptr) {
-    const std::span<const AttnSlice> slices(prepared.slices);
-    prepared.backward_groups =
-        sm90::query_backward::choose_groups({&slices, 1}, shape, sm90::query_backward::steps_at_rest(work));
-  }
-}
-
-bool Sm90Backend::prepare_gathered_backward(PreparedMask& mask) const {
-  Sm90Mask& prepared = sm90::as_sm90(mask);
-  if (prepared.is_buffer() || !prepared.late_keys.empty()) return false;
-  if (prepared.backward_groups != nullptr) return true;
-  std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
-  if (slices.empty()) slices.emplace_back(prepared.slices);
-  const cuda::AllowAllocationDuringCapture allow;  // as in prepare_backward()
-  prepared.backward_groups = sm90::query_backward::choose_groups_early(slices, prepared.shape);
-  return prepared.backward_groups != nullptr;
-}
 
 bool Sm90Backend::takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);

@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/packing.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
 

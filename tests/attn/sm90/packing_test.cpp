@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // How many query heads share a tile of the forward pass, and which row and head a row of it is.
+#include "attn/sm90/packing.hpp"
+
 #include <gtest/gtest.h>
 
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/params.hpp"
-#include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 
 namespace tangram {

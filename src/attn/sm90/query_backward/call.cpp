@@ -10,7 +10,7 @@
 #include "attn/sm90/backward/edge_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/packing.hpp"
 #include "attn/sm90/query_backward/launch.hpp"
 
 namespace tangram::sm90::query_backward {

@@ -11,7 +11,7 @@
 
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/packing.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "schedule/tile_list.hpp"
 

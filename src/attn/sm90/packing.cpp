@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "attn/sm90/packing.hpp"
+
+#include <algorithm>
+
+#include "attn/sm90/gpu_model.hpp"
+
+namespace tangram::sm90 {
+
+int item_rows(const AttnShape& shape, ForwardItems items) {
+  return forward_tile_rows(shape.head_dim, shape.head_dim_v, items);
+}
+
+int packed_heads(const AttnShape& shape) {
+  const int group = shape.num_heads_q / shape.num_heads_kv;
+  int pack = 1;
+  while (pack < 64 && group % (2 * pack) == 0) pack *= 2;
+  return pack;
+}
+
+int packed_heads(const AttnShape& shape, ForwardItems items) {
+  const int power = packed_heads(shape);
+  const bool gathers = items == ForwardItems::kGathered || items == ForwardItems::kAligned;
+  if (gathers || !packs_any_heads(shape.head_dim, shape.head_dim_v)) return power;
+  const int group = shape.num_heads_q / shape.num_heads_kv, rows = item_rows(shape, items);
+  const auto fits = [&](int pack) { return group % pack == 0 && rows % pack <= rows / 32; };
+  for (int pack = std::min(group, 64); pack > power; --pack) {
+    if (fits(pack)) return pack;
+  }
+  return power;
+}
+
+ForwardItems plain_items(const AttnShape& shape) {
+  return shape.seqlen_q * shape.num_heads_q >= kManyRows ? ForwardItems::kMany : ForwardItems::kPlain;
+}
+
+int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
+                           int pack) {
+  const GpuModel gpu = gpu_of_current_device();
+  const int64_t head_bytes = std::max<int64_t>(shape.seqlen_k * bytes_of_key, 1);
+  const int64_t fitting = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
+  const int64_t groups_per_head = shape.num_heads_q / shape.num_heads_kv / pack;
+  const int64_t head_steps = std::max<int64_t>(total_steps * groups_per_head, 1);
+  const int64_t balanced = (4 * longest_steps * gpu.multiprocessors + head_steps - 1) / head_steps;
+  const int64_t wanted = std::clamp<int64_t>(std::max(fitting, balanced), 1, shape.num_heads_kv);
+  const int64_t sections = (shape.num_heads_kv + wanted - 1) / wanted;
+  const int64_t heads = (shape.num_heads_kv + sections - 1) / sections;
+  return static_cast<int32_t>(heads * groups_per_head);
+}
+
+}  // namespace tangram::sm90

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How many query heads share a tile, and how many groups of such heads share the L2 cache.
+#pragma once
+
+#include <cstdint>
+
+#include "attn/sm90/common/shapes.hpp"
+#include "tangram/attn_shape.hpp"
+
+namespace tangram::sm90 {
+
+/// Packed rows of an item, softcap or not.
+int item_rows(const AttnShape& shape, ForwardItems items);
+/// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
+int packed_heads(const AttnShape& shape);
+/// The same of tiles of the forward pass, where some kernels take any number that divides those heads: as many as leave
+/// few rows of a tile unused.
+int packed_heads(const AttnShape& shape, ForwardItems items);
+/// The items of the forward kernels for this shape that do not gather.
+ForwardItems plain_items(const AttnShape& shape);
+/// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
+/// key heads at a time, in sections of equal size. A section must last four times as long as the longest item, though,
+/// or the multiprocessors would wait for those with which the last section begins.
+int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
+                           int pack);
+
+}  // namespace tangram::sm90

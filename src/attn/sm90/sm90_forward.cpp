@@ -1,0 +1,265 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The forward half of Sm90Backend: checks what callers pass, and translates it into kernel parameters.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numbers>
+
+#include "attn/sm90/call_workspace.hpp"
+#include "attn/sm90/common/argument_checks.hpp"
+#include "attn/sm90/common/shapes.hpp"
+#include "attn/sm90/common/token_map.hpp"
+#include "attn/sm90/forward/fill.hpp"
+#include "attn/sm90/forward/launch.hpp"
+#include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/packing.hpp"
+#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/sm90_backend.hpp"
+#include "core/require.hpp"
+#include "cuda/profile_range.hpp"
+#include "cuda/scratch_layout.hpp"
+#include "cuda/stream.hpp"
+#include "schedule/query_parts.hpp"
+
+namespace tangram {
+namespace {
+
+using sm90::check_buffer;
+using sm90::check_view;
+using sm90::ForwardItems;
+using sm90::ForwardLists;
+using sm90::ForwardParams;
+using sm90::item_rows;
+using sm90::packed_heads;
+using sm90::plain_items;
+using sm90::Sm90Mask;
+
+/// Steps of the longest item of a pack, over the mean: 3.2 to 5.8 of packs of log-normal lengths on ranks.
+constexpr int64_t kLongestOfPacks = 5;
+
+void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
+  sm90::check_inputs("Sm90Backend", shape, args);
+  check_view("Sm90Backend", "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  require(args.q.dtype == shape.dtype && args.k.dtype == shape.dtype && args.v.dtype == shape.dtype,
+          "Sm90Backend: q, k and v must have the prepared dtype {} (got {}, {}, {})", to_string(shape.dtype),
+          to_string(args.q.dtype), to_string(args.k.dtype), to_string(args.v.dtype));
+  require(args.out.dtype == shape.dtype || args.out.dtype == DType::kFloat32,
+          "Sm90Backend: out must be {} or float32 (got {})", to_string(shape.dtype), to_string(args.out.dtype));
+  require(!args.accumulate || args.out.dtype == DType::kFloat32,
+          "Sm90Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
+  sm90::check_softmax("Sm90Backend", shape, args);
+}
+
+/// Those of the prepared lists.
+ForwardItems items_of(const Sm90Mask& mask) {
+  if (mask.block_buffer != nullptr) return mask.block_buffer->forward_items();
+  if (mask.buffer != nullptr) return mask.buffer->forward_items();
+  if (mask.forward && mask.forward->gathered) {
+    return mask.forward->aligned ? ForwardItems::kAligned : ForwardItems::kGathered;
+  }
+  return plain_items(mask.shape);
+}
+
+void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items, const AttnForwardArgs& args,
+               int pack) {
+  const int dim = args.q.dim, dim_v = args.v.dim;
+  const bool exact = sm90::has_exact_kernels(dim, dim_v);
+  const uint32_t panels = exact ? static_cast<uint32_t>(dim) / 64 : cuda::kAnyColumn;
+  const auto tile_rows = static_cast<uint32_t>(item_rows(shape, items));
+  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, items));
+  const auto pack_heads = static_cast<uint32_t>(pack);
+  params.q_map = sm90::token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
+  // What is never loaded or stored has the map of q, since prefetching must see a valid descriptor: keys where there
+  // are none, an output in float32.
+  const auto keys_map = [&](const ConstTensorView& view) {
+    return view.rows > 0 ? sm90::token_map(view, {tile_keys, 1, panels}, false) : params.q_map;
+  };
+  params.k_map = keys_map(args.k);
+  params.v_map = keys_map(args.v);
+  const bool elsewhere = params.stretches.of_granule != nullptr;
+  params.k_elsewhere_map = elsewhere ? keys_map(args.k_elsewhere) : params.k_map;
+  params.v_elsewhere_map = elsewhere ? keys_map(args.v_elsewhere) : params.v_map;
+  // Where a warpgroup has no whole query rows they leave without it.
+  params.out_map = args.out.dtype == args.q.dtype && 64 % pack == 0
+                       ? sm90::token_map(args.out, {64 / pack_heads, pack_heads, exact ? 1 : cuda::kAnyColumn}, true)
+                       : params.q_map;
+}
+
+/// In K and V.
+int64_t bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
+
+void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
+  if (mask.block_buffer != nullptr) return mask.block_buffer->fill(params);
+  params.num_groups = mask.shape.num_heads_q / pack;
+  if (mask.buffer != nullptr) {
+    mask.buffer->fill(params);
+    // The order of work must not depend on the mask that is there when a graph is captured: sections are as long as
+    // those of packs.
+    params.groups_per_section =
+        sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), params.num_items, kLongestOfPacks, pack);
+    return;
+  }
+  const ForwardLists& lists = *mask.forward;
+  params.items = lists.arrays.at<TileItem>(lists.items);
+  params.runs = lists.arrays.at<TileRun>(lists.runs);
+  params.intervals = lists.arrays.at<RowInterval>(lists.intervals);
+  params.counters = lists.arrays.at<int32_t>(lists.counters);
+  params.num_items = lists.num_items;
+  params.item_groups = lists.arrays.at<int32_t>(lists.item_groups);
+  if (params.item_groups != nullptr) {
+    params.num_groups = params.groups_per_section = 1;
+    return;
+  }
+  params.groups_per_section =
+      sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), lists.total_steps, lists.longest_steps, pack);
+}
+
+ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
+  const int pack = packed_heads(mask.shape, items_of(mask));
+  ForwardParams params{};
+  fill_lists(params, mask, pack);
+  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
+  fill_maps(params, mask.shape, items_of(mask), args, pack);
+  params.out = args.out.data;
+  params.lse = args.lse;
+  params.max_logits = args.max_logits;
+  params.sink = args.sink.empty() ? nullptr : args.sink.data;
+  params.out_row_stride = args.out.row_stride;
+  params.out_head_stride = args.out.head_stride;
+  params.lse_row_stride = mask.shape.num_heads_q;
+  while (1 << params.pack_log2 < pack) ++params.pack_log2;
+  params.packing = sm90::packing_of(static_cast<uint32_t>(pack));
+  params.heads_per_kv = mask.shape.num_heads_q / mask.shape.num_heads_kv;
+  params.num_heads_q = mask.shape.num_heads_q;
+  params.seqlen_k = static_cast<int32_t>(mask.shape.seqlen_k);
+  params.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(mask.shape.head_dim)));
+  params.softcap = args.options.softcap;
+  const bool softcap = params.softcap > 0;
+  params.inner_scale = softcap ? params.softmax_scale / params.softcap : 0.0f;
+  params.exp_scale = (softcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
+  // Probabilities may grow to 2^8 before the reference follows. max_logits needs the true maximum as reference.
+  params.slack = softcap || args.max_logits == nullptr ? 8.0f / params.exp_scale : 0.0f;
+  params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
+  params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
+  params.accumulate = args.accumulate;
+  params.arrivals = mask.late_keys_on_device.params(args.arrivals);
+  params.head_dim_v = mask.shape.head_dim_v;
+  params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
+  return params;
+}
+
+sm90::GatheredParams gathered_params(const int32_t* groups, const ForwardParams& params, const AttnForwardArgs& args) {
+  sm90::GatheredParams gathered{};
+  static_cast<ForwardParams&>(gathered) = params;
+  gathered.groups = groups;
+  const auto fill = [](sm90::TensorMap(&maps)[2], const ConstTensorView& view) {
+    for (const bool large : {false, true}) {
+      maps[large] = sm90::token_map(view, {large ? 64u : 16u, 1, 1}, false);
+    }
+  };
+  fill(gathered.maps[0], args.k);
+  fill(gathered.maps[1], args.v);
+  if (params.stretches.of_granule != nullptr) {
+    fill(gathered.elsewhere_maps[0], args.k_elsewhere);
+    fill(gathered.elsewhere_maps[1], args.v_elsewhere);
+  }
+  return gathered;
+}
+
+/// Where parts leave their results: [rows, num_heads_q, head_dim_v] and [rows, num_heads_q].
+struct PartResults {
+  float* out = nullptr;
+  float* lse = nullptr;
+  size_t bytes = 0;
+};
+
+PartResults place_parts(const Sm90Mask& mask, void* workspace) {
+  // Few different sizes, as in NOTE [capacity].
+  const size_t part_rows = std::bit_ceil(static_cast<size_t>(mask.forward->num_part_rows));
+  const size_t rows = part_rows * static_cast<size_t>(mask.shape.num_heads_q);
+  cuda::ScratchLayout layout(workspace);
+  PartResults results;
+  results.out = layout.take<float>(rows * static_cast<size_t>(mask.shape.head_dim_v));
+  results.lse = layout.take<float>(rows);
+  results.bytes = layout.bytes();
+  return results;
+}
+
+/// Parts into the workspace, from there into what `params` say.
+void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const ForwardParams& params, int num_ctas,
+                     void* workspace, cudaStream_t stream) {
+  const ForwardLists& lists = *mask.forward;
+  const PartResults parts = place_parts(mask, workspace);
+  variant.parts = true;
+  ForwardParams part_params = params;
+  part_params.part_rows = lists.arrays.at<int32_t>(lists.part_rows);
+  part_params.part_out = parts.out;
+  part_params.part_lse = parts.lse;
+  sm90::launch_forward(variant, part_params, num_ctas, stream);
+  const ForwardItems items = plain_items(mask.shape);
+  const int tile_rows = item_rows(mask.shape, items) / packed_heads(mask.shape, items);
+  const int num_masks = std::max(static_cast<int>(mask.head_slices.size()), 1);
+  sm90::launch_merge(variant, params,
+                     {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles,
+                      tile_rows, mask.shape.num_heads_q / num_masks, lists.arrays.at<int32_t>(lists.part_heads)},
+                     stream);
+}
+
+}  // namespace
+
+int64_t Sm90Backend::forward_workspace_bytes(const PreparedMask& mask) const {
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  return prepared.forward && prepared.forward->in_parts() ? static_cast<int64_t>(place_parts(prepared, nullptr).bytes)
+                                                          : 0;
+}
+
+void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
+  const Sm90Mask& prepared = sm90::as_sm90(mask);
+  require(prepared.forward.has_value() || prepared.is_buffer(),
+          "Sm90Backend::forward: prepare() must have been given a tile list (got none)");
+  check_buffer("Sm90Backend::forward", prepared, AttnPasses::kBackward);
+  check_forward(prepared.shape, args);
+  const auto cuda_stream = cuda::as_stream(stream);
+  const sm90::CallWorkspace workspace("Sm90Backend::forward", args.workspace, forward_workspace_bytes(mask),
+                                      cuda_stream);
+  const cuda::ProfileRange range("tangram: attention forward");
+  if (args.max_logits != nullptr && !args.accumulate) {
+    sm90::fill_minus_infinity(args.max_logits, prepared.shape.num_heads_q, cuda_stream);
+  }
+  const ForwardParams params = forward_params(prepared, args);
+  if (params.num_items == 0) return;
+  prepared.before_call(cuda_stream);
+  if (prepared.forward) prepared.forward->arrays.before_call(cuda_stream);
+  if (prepared.buffer != nullptr) prepared.buffer->keep_while_graph_lives(cuda_stream);
+  if (prepared.block_buffer != nullptr) prepared.block_buffer->keep_while_graph_lives(cuda_stream);
+  const int64_t work = int64_t{params.num_items} * params.num_groups;
+  const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
+  const sm90::ForwardVariant variant{
+      .half = prepared.shape.dtype == DType::kFloat16,
+      .head_dim = prepared.shape.head_dim,
+      .head_dim_v = prepared.shape.head_dim_v,
+      .softcap = params.softcap > 0,
+      .many = items_of(prepared) == ForwardItems::kMany,
+      .any_pack = packed_heads(prepared.shape, items_of(prepared)) != packed_heads(prepared.shape),
+      .many_runs = prepared.forward ? prepared.forward->many_runs : prepared.capacity().block_size > 0,
+      .aligned = items_of(prepared) == ForwardItems::kAligned};
+  if (prepared.forward && prepared.forward->in_parts()) {
+    launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
+  } else if (variant.aligned || (prepared.block_buffer && prepared.block_buffer->gathers()) ||
+             (prepared.forward && prepared.forward->gathered)) {
+    const int32_t* groups = nullptr;  // where nothing is gathered
+    if (prepared.block_buffer != nullptr) groups = prepared.block_buffer->groups();
+    if (prepared.forward) groups = prepared.forward->arrays.at<int32_t>(prepared.forward->groups);
+    sm90::launch_gathered(variant, gathered_params(groups, params, args), ctas, cuda_stream);
+  } else {
+    sm90::launch_forward(variant, params, ctas, cuda_stream);
+  }
+}
+
+}  // namespace tangram
