@@ -130,7 +130,7 @@ TANGRAM_HOST_DEVICE void list_range(const Team& team, const SortBuild& build, in
 }
 
 /// The fifth, for one range: the places of its slice. With it how far those up to it reach, and whether it is the first
-/// of a row at which the mask may fall apart, as separations() of tile_list.cpp says.
+/// of a row at which the mask may fall apart, as separations() of tile_begins.cpp says.
 template <class Team>
 TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, int32_t at) {
   if (build.state->num_slices == 0 || build.given[at].empty()) return;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where tiles begin, as tile_list.cpp has it: at multiples of a block, and anew at rows where the mask falls apart if
-// that saves tiles.
+// Where tiles begin, as schedule/tile_begins.cpp has it: at multiples of a block, and anew at rows where the mask falls
+// apart if that saves tiles.
 #pragma once
 
 #include <cstdint>
