@@ -70,25 +70,23 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   return best;
 }
 
-/// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
-/// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms
+/// Of items that visit tiles here and there: head by head, in pieces that stay together (scattered_pieces, or twice as
+/// many). With smaller heads all query heads of a tile, one after the other: what a step moves is little, and lies
+/// together then. Slowness as in kForms
 /// (docs/experiments/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or items are so few that they
 /// end unevenly.
 std::optional<Dealing> choose_scattered(const Setting& in) {
-  struct Pieces {
-    int count;
-    double slowness;
-  };
-  static constexpr std::array kSmallHeads{Pieces{1, 1}, Pieces{2, 0.995}};
-  static constexpr std::array kLargeHeads{Pieces{2, 1}, Pieces{4, 1.008}};
   constexpr double kUneven = 1.1;
-  const bool small = in.shape.head_dim <= 64;
+  const bool small = scatters_heads_inside(in.shape.head_dim);
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  const int fewest = scattered_pieces(in.shape.seqlen_q, in.shape.head_dim, group, in.gpu.l2_bytes);
   std::optional<Dealing> best;
   double least = kUneven * even_steps(in);
-  for (const Pieces& pieces : small ? kSmallHeads : kLargeHeads) {
-    if (in.shape.num_heads_q / in.shape.num_heads_kv % pieces.count != 0) continue;
-    const Dealing how{.pieces = pieces.count, .together = 1, .heads_inside = small};
-    const double cost = pieces.slowness * makespan(in, how, {}, least / pieces.slowness);
+  for (const int pieces : {fewest, 2 * fewest}) {
+    if (group % pieces != 0) continue;
+    const double slowness = pieces == fewest ? 1 : small ? 0.995 : 1.008;
+    const Dealing how{.pieces = pieces, .together = 1, .heads_inside = small};
+    const double cost = slowness * makespan(in, how, {}, least / slowness);
     if (cost >= least) continue;
     best = how;
     least = cost;

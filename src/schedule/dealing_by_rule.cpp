@@ -41,7 +41,8 @@ Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const Gp
   if (scattered) {
     const bool inside = scatters_heads_inside(shape.head_dim);
     const auto [pieces, together] =
-        scattered_sections(longest, visits, shape.num_heads_q, group, gpu.multiprocessors, inside);
+        scattered_sections(longest, visits, shape.num_heads_q, group, gpu.multiprocessors,
+                           scattered_pieces(shape.seqlen_q, shape.head_dim, group, gpu.l2_bytes));
     if (pieces > 0) return {.pieces = pieces, .together = together, .heads_inside = inside};
   }
   Dealing how;

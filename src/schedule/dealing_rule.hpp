@@ -73,11 +73,20 @@ TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_hea
 /// Scattered items of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
 TANGRAM_HOST_DEVICE constexpr bool scatters_heads_inside(int head_dim) { return head_dim <= 64; }
 
-/// Scattered items are dealt as choose_scattered prefers it, head by head, where the longest item takes at most a
-/// quarter of what a multiprocessor does; else they would end unevenly.
+/// Into how many pieces of equally many query heads scattered items are cut, where they end evenly: one of smaller
+/// heads, else two, and more as long as queries, dout and sums of dq of a piece are more than three times what the L2
+/// cache holds. Items of a head are at any of its tiles, so that more comes from memory, which an H100 with 64K rows a
+/// head of 128 pays with a third to a half of its time, and an H200, whose memory is faster, with little.
+TANGRAM_HOST_DEVICE constexpr int scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes) {
+  int pieces = scatters_heads_inside(head_dim) ? 1 : 2;
+  while (group % (2 * pieces) == 0 && 8 * rows * head_dim * (group / pieces) > 3 * l2_bytes) pieces *= 2;
+  return pieces;
+}
+
+/// Scattered items are dealt as choose_scattered prefers it, head by head in so many `pieces`, where the longest item
+/// takes at most a quarter of what a multiprocessor does; else they would end unevenly.
 TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t visits, int num_heads_q, int group,
-                                                       int multiprocessors, bool heads_inside) {
-  const int pieces = heads_inside ? 1 : 2;
+                                                       int multiprocessors, int pieces) {
   const bool ends_evenly = 4 * longest * group * multiprocessors <= visits * num_heads_q;
   if (group % pieces != 0 || !ends_evenly) return {};
   return {pieces, 1};
