@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
 from ._enums import AttnSinkLayout
 from ._key import env
+from ._orders import Function, by_name
 from ._ranges import AttnRanges
 
 _NAME = "flex_flash_attn_func"
@@ -90,20 +94,31 @@ def _stays_on_gpu(q: Tensor, k: Tensor, v: Tensor, indices: Tensor) -> bool:
     return backend in (None, "sm90") and not refusal(q, k, v, indices, backend)
 
 
-def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
-    """The positional arguments of 1.0 after attn_type_map; sink_layout stands behind sink in some versions, and a
-    number tells those without a sink, where softmax_scale comes first."""
+def _after_types(values: Sequence[Any]) -> Sequence[str]:
+    """The names of 1.0 after attn_type_map; sink_layout stands behind sink in some versions, and a number tells those
+    without a sink, where softmax_scale comes first."""
     has_layout = len(values) > 1 and isinstance(values[1], str)
     before_sinks = isinstance(values[0], (int, float))
     sinks = () if before_sinks else ("sink", "sink_layout") if has_layout else ("sink",)
-    names = (*sinks, *_OF_1_0)
-    if len(values) > len(names):
-        raise InvalidArgument(
-            f"{_NAME}: takes {', '.join(names)} by position after attn_type_map (got {len(values)} arguments there)"
-        )
-    return dict(zip(names, values, strict=False))
+    return (*sinks, *_OF_1_0)
 
 
+def _in_the_order_of_1_0(function: Function) -> Function:
+    """Names what stands by position after attn_type_map, so that what is given by keyword beside it counts too."""
+    parameters = inspect.signature(function).parameters.values()
+    own = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    first = own[: own.index("attn_type_map") + 1]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) <= len(first):
+            return function(*args, **kwargs)
+        return function(**by_name(_NAME, own, [*first, *_after_types(args[len(first) :])], args, kwargs))
+
+    return call  # type: ignore[return-value]
+
+
+@_in_the_order_of_1_0
 def flex_flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -142,7 +157,7 @@ def flex_flash_attn_func(
     """Attention on one device over ranges, or over the keys that index_attn_indices names.
 
     What follows attn_type_map goes by keyword, as in 1.1, or by position, as in 1.0: sink, (sink_layout,)
-    softmax_scale, softcap, deterministic, sm_margin.
+    softmax_scale, softcap, deterministic, sm_margin. Each may be given once.
 
     Args:
         index_attn_indices: instead of ranges `[rows of q, K/V heads, n]` int32: rows of keys that a query sees, each
@@ -155,11 +170,6 @@ def flex_flash_attn_func(
             have no effect here.
         The others as of tangram.flex_flash_attn_func.
     """
-    if of_1_0:
-        given = _by_position(of_1_0)
-        return flex_flash_attn_func(
-            q, k, v, q_ranges, k_ranges, attn_type_map, return_max_logits=return_max_logits, **given
-        )
     if sink_layout not in ("sh", "ssh"):
         raise InvalidArgument(
             f"{_NAME}: sink_layout must be 'sh' or 'ssh', sinks have no values (got sink_layout={sink_layout!r})"
