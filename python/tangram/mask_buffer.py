@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -191,10 +192,10 @@ class MaskBuffer:
         with Named("MaskBuffer.set_cu_seqlens"):
             q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)
             k = q if cu_seqlens_k is None else _integers(self._device, "cu_seqlens_k", cu_seqlens_k)
-            if q.size < 1 or (q.size, q.is_int64) != (k.size, k.is_int64):
+            if q.size < 1 or q.shape != (q.size,) or (q.shape, q.is_int64) != (k.shape, k.is_int64):
                 raise InvalidArgument(
-                    "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must have an entry more than documents and one "
-                    f"dtype (got {q.size} and {k.size} entries, {q.bits} and {k.bits} bits)"
+                    "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must be [documents + 1] and of one dtype "
+                    f"(got {list(q.shape)} and {list(k.shape)}, {q.bits} and {k.bits} bits)"
                 )
             self._core.set_cu_seqlens(
                 q.address, k.address, q.is_int64, q.size - 1, bool(causal), window, _current_stream(self._device)
@@ -260,10 +261,13 @@ class MaskBuffer:
             q, k = (_integers(self._device, n, v) for n, v in (("q_ranges", q_ranges), ("k_ranges", k_ranges)))
             kinds = q if types is None else _integers(self._device, "types", types)
             count = q.size // 2
-            if (k.size, 2 * count) != (q.size, q.size) or (types is not None and kinds.size != count):
+            # An empty list may be written as such.
+            pairs = all(x.shape == (count, 2) or (count, x.size) == (0, 0) for x in (q, k))
+            if not pairs or (types is not None and kinds.shape != (count,)):
+                of_types = "" if types is None else f", types={list(kinds.shape)}"
                 raise InvalidArgument(
                     "set_ranges: q_ranges and k_ranges must be [n, 2] and types [n] "
-                    f"(got {q.size}, {k.size} and {kinds.size} numbers)"
+                    f"(got q_ranges={list(q.shape)}, k_ranges={list(k.shape)}{of_types})"
                 )
             if not q.is_int64 == k.is_int64 == kinds.is_int64:
                 raise InvalidArgument("set_ranges: all lists must have one dtype (got int32 and int64)")
@@ -338,9 +342,13 @@ class _Integers(NamedTuple):
     """A list in the memory of a backend, kept while a call reads it or puts who reads it on a stream."""
 
     address: int
-    size: int
+    shape: tuple[int, ...]
     is_int64: bool
     keeps: Any
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def bits(self) -> int:
@@ -349,8 +357,8 @@ class _Integers(NamedTuple):
 
 def _integers(device: int, name: str, values: Any) -> _Integers:
     if device < 0:
-        array = _host_array(name, values).astype("int64").ravel()
-        return _Integers(array.ctypes.data, array.size, True, array)
+        array = _host_array(name, values).astype("int64", "C")
+        return _Integers(array.ctypes.data, array.shape, True, array)
     import torch
 
     integers = (torch.int32, torch.int64)
@@ -358,7 +366,7 @@ def _integers(device: int, name: str, values: Any) -> _Integers:
         raise InvalidArgument(f"MaskBuffer: {name} must be a contiguous tensor of int32 or int64 (got {_kind(values)})")
     if values.device.type != "cuda" or values.device.index != device:
         raise InvalidArgument(f"MaskBuffer: {name} must be on the buffer's GPU, cuda:{device} (got {values.device})")
-    return _Integers(values.data_ptr(), values.numel(), values.dtype == torch.int64, values)
+    return _Integers(values.data_ptr(), tuple(values.shape), values.dtype == torch.int64, values)
 
 
 def _host_array(name: str, values: Any) -> Any:

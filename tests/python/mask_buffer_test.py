@@ -108,8 +108,9 @@ def test_lists_of_documents_are_masks():
     for lists, text in [
         ([[0, 30, 20, ROWS]], r"^MaskBuffer.set_cu_seqlens: cu_seqlens_q must not decrease"),
         ([[0, ROWS - 1]], r"^MaskBuffer.set_cu_seqlens: the mask must have the lengths of the buffer"),
-        ([ends, [0, ROWS]], r"an entry more than documents and one dtype \(got 5 and 2 entries"),
-        ([[]], r"an entry more than documents"),
+        ([ends, [0, ROWS]], r"must be \[documents \+ 1\] and of one dtype \(got \[5\] and \[2\], 64 and 64 bits\)"),
+        ([[]], r"must be \[documents \+ 1\] .*\(got \[0\] and \[0\]"),
+        ([[[0, 5], [30, ROWS]]], r"must be \[documents \+ 1\] .*\(got \[2, 2\] and \[2, 2\]"),
         ([[0.5, ROWS]], r"must be whole numbers"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
@@ -202,14 +203,38 @@ def test_typed_ranges_are_masks():
             buffer.set_ranges(np.array(q, dtype), np.array(k, dtype), kinds)
             assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
     for lists, text in [
-        ((q, k[:2]), r"^MaskBuffer.set_ranges: q_ranges and k_ranges must be \[n, 2\] and types \[n\] \(got 6, 4"),
-        ((q, k, [1]), "and types"),
+        ((q, k[:2]), r"^MaskBuffer.set_ranges: .* must be \[n, 2\] .*\(got q_ranges=\[3, 2\], k_ranges=\[2, 2\]\)"),
+        ((q, k, [1]), r"types \[n\] \(got q_ranges=\[3, 2\], k_ranges=\[3, 2\], types=\[1\]\)"),
         ((q, [[0, 20], [10, 49], [30, 48]]), "k_range must lie in"),
         ((q, [[0, 31], [10, 48], [30, 48]]), "must not cover a cell twice"),
         ((q, k, [1, 4, 0]), "type must be 0"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             buffer.set_ranges(*lists)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_ranges_of_another_shape_are_not_taken_for_another_mask(dtype):
+    """Of as many numbers as pairs have, they were: begins and ends apart, say."""
+    tensors, buffer = arrays(), make(slices=9)
+    begins_and_ends = np.array([[0, 10, 30], [10, 30, ROWS]], dtype)
+    pairs = np.ascontiguousarray(begins_and_ends.T)
+    buffer.set_ranges(pairs, pairs)
+    wanted = flex_flash_attn_func(*tensors, Mask.from_ranges(pairs, pairs, "full", ROWS, ROWS))[0]
+    for q, k, types in (
+        (begins_and_ends, begins_and_ends, None),
+        (pairs, begins_and_ends, None),
+        (pairs.ravel(), pairs.ravel(), None),
+        (pairs[None], pairs[None], None),
+        (pairs, pairs, [[0], [0], [0]]),
+        (pairs, pairs, 0),
+    ):
+        with pytest.raises(InvalidArgument, match=r"^MaskBuffer.set_ranges: q_ranges and k_ranges must be \[n, 2\]"):
+            buffer.set_ranges(q, k, types)
+        assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], wanted)
+    for none in ([], np.zeros((0, 2), dtype)):
+        buffer.set_ranges(none, none)
+        assert not flex_flash_attn_func(*tensors, buffer)[0].any()
 
 
 def test_memory_use_shows_buffers_that_exist():
