@@ -107,7 +107,7 @@ class MaskBuffer:
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
             device: of the tensors: a torch.device, its name or number. None: the current GPU if there is one that has a
-                backend, else the host, where each `set` prepares the mask anew.
+                backend, else the host, where each `set` prepares the mask anew and what a GPU would refuse is refused.
             backend: None takes the best for the device.
 
         Raises:
@@ -211,7 +211,7 @@ class MaskBuffer:
             block_indices: `[query blocks, width]`, or `[head_groups, query blocks, width]`, in any order in a row; -1
                 at its end stands for none. On a GPU a contiguous tensor of int32 or int64 there, of as many entries
                 at most as the buffer has slices.
-            block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU, and the buffer's `blocks`.
+            block_size: rows of a block of queries, and of one of keys: at least 16, and the buffer's `blocks`.
             causal: besides, no query sees a key behind it; only where there are as many queries as keys.
 
         Raises:

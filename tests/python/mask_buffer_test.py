@@ -137,8 +137,8 @@ def test_blocks_are_masks():
 
 def test_head_groups_have_blocks_of_their_own():
     rng = np.random.default_rng(2)
-    heads = HeadConfig(8, 4, 16, 16, "float32")
-    tensors = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (8, 4, 4)]
+    heads = HeadConfig(32, 4, 16, 16, "float32")  # blocks of 16 want eight to share a K/V head
+    tensors = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4)]
     buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", blocks=16, head_groups=2, slices=12)
     table = np.array([[[0, 2], [1, -1], [2, 0]], [[1, -1], [0, 1], [2, 1]]])
     for causal in (False, True):
@@ -150,7 +150,8 @@ def test_head_groups_have_blocks_of_their_own():
     for indices, text in [
         (table[0], r"must be \[2, query blocks, width\] with 3 query blocks \(got \(3, 2\)\)"),
         (table[:, :2], r"with 3 query blocks \(got \(2, 2, 2\)\)"),
-        (np.full((2, 3, 1), 3), r"indices must lie in \[0, 3\)"),
+        (np.full((2, 3, 1), 3), r"indices must lie in \[0, 3\) \(got 3 in query block 0 of head group 0\)"),
+        (table[:, :, :1].repeat(3, 2), r"fit the buffer, more slices make room \(got 2 x 3 query blocks of up to 3"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             buffer.set_blocks(indices, 16, causal=False)
@@ -167,8 +168,8 @@ def test_head_groups_have_blocks_of_their_own():
 def test_what_no_row_chose_reaches_nothing():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     rng = np.random.default_rng(5)
-    heads = HeadConfig(8, 4, 16, 16, "float32")
-    arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (8, 4, 4, 8)]
+    heads = HeadConfig(32, 4, 16, 16, "float32")
+    arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4, 32)]
     # Of two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that nobody chose.
     table = np.array([[[0], [-1], [2]], [[0], [1], [-1]]])
     q, k, v, dout = arrays_of
@@ -182,7 +183,7 @@ def test_what_no_row_chose_reaches_nothing():
             out, _ = flex_flash_attn_func(*leaves, mask)
             out.backward(torch.from_numpy(dout))
             for group in range(2):
-                of_q, of_kv = slice(4 * group, 4 * group + 4), slice(2 * group, 2 * group + 2)
+                of_q, of_kv = slice(16 * group, 16 * group + 16), slice(2 * group, 2 * group + 2)
                 clean = [np.nan_to_num(x[:, of]) for x, of in ((q, of_q), (k, of_kv), (v, of_kv))]
                 want = attention(*clean, mask_cells(masks[group]), dout=dout[:, of_q])
                 for got, exact in (
