@@ -303,10 +303,16 @@ def test_keys_by_their_indices():
     repeats[0, 0, :2] = 4
     for bad, message in (
         (repeats, "must name a key once, .*got key 4 twice for query 0, K/V head 0"),
-        (indices.int() + 1, r"must be rows of keys in \[0, 24\)"),
-        (indices.int()[:, :1], r"must be int32 \[rows of q, K/V heads, keys\] = \[24, 2, n\]"),
+        (
+            indices.int() + 24,
+            r"index_attn_indices must name rows of k, or -1 for none \(got key .* for query 0, K/V head 0",
+        ),
+        (
+            indices.int()[:, :1],
+            r"index_attn_indices must be int32 or int64 .* = \[24, 2, topk\] \(got int32\[24, 1, 8\]\)",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             magi.flex_flash_attn_func(q, k, v, index_attn_indices=bad)
-    with pytest.raises(ValueError, match=r"stand for the mask alone, .*got q_ranges beside them"):
+    with pytest.raises(ValueError, match=r"stand for the mask alone, .*got q_ranges, k_ranges beside them"):
         magi.flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], index_attn_indices=indices.int())
