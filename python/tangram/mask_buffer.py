@@ -14,7 +14,8 @@ from ._backends import backend_named
 from ._core import HeadConfig, Mask, list_backends
 from ._memory import MemoryRow, register_rows
 from ._named import Named
-from .errors import InvalidArgument
+from ._whole import whole
+from .errors import InvalidArgument, NotAvailable
 
 _buffers: WeakSet[MaskBuffer] = WeakSet()
 
@@ -43,7 +44,8 @@ class MaskOfBuffer:
                 "flex_flash_attn_func: the backward pass must come before the MaskBuffer's next mask is set (got the "
                 f"gradient of mask {self._number}, with mask {self._buffer.num_masks} set)"
             )
-        self._core.backward(*args)
+        with Named("flex_flash_attn_func"):
+            self._core.backward(*args)
 
 
 class MaskBuffer:
@@ -115,6 +117,9 @@ class MaskBuffer:
         """
         if not isinstance(heads, HeadConfig):
             raise InvalidArgument(f"MaskBuffer: heads must be a HeadConfig (got {type(heads).__name__})")
+        seqlen_q, seqlen_k = (whole("MaskBuffer", n, v) for n, v in (("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)))
+        documents, slices = (whole("MaskBuffer", n, v) for n, v in (("documents", documents), ("slices", slices)))
+        blocks, head_groups = (whole("MaskBuffer", n, v) for n, v in (("blocks", blocks), ("head_groups", head_groups)))
         self._device = _device_index(device, backend)
         self._backend_name = backend
         if deterministic is None:
@@ -190,6 +195,7 @@ class MaskBuffer:
                 being captured.
         """
         with Named("MaskBuffer.set_cu_seqlens"):
+            sides = _pair("set_cu_seqlens", "window", window)
             q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)
             k = q if cu_seqlens_k is None else _integers(self._device, "cu_seqlens_k", cu_seqlens_k)
             if q.size < 1 or q.shape != (q.size,) or (q.shape, q.is_int64) != (k.shape, k.is_int64):
@@ -198,7 +204,7 @@ class MaskBuffer:
                     f"(got {list(q.shape)} and {list(k.shape)}, {q.bits} and {k.bits} bits)"
                 )
             self._core.set_cu_seqlens(
-                q.address, k.address, q.is_int64, q.size - 1, bool(causal), window, _current_stream(self._device)
+                q.address, k.address, q.is_int64, q.size - 1, bool(causal), sides, _current_stream(self._device)
             )
         self._count()
 
@@ -219,11 +225,12 @@ class MaskBuffer:
                 captured. Indices that are outside, repeat or stand behind padding are found on the GPU.
         """
         with Named("MaskBuffer.set_blocks"):
-            if not isinstance(block_size, int) or block_size < 1:
-                raise InvalidArgument(f"set_blocks: block_size must be a positive whole number (got {block_size!r})")
+            block_size = whole("set_blocks", "block_size", block_size)
+            if block_size < 1:
+                raise InvalidArgument(f"set_blocks: block_size must be positive (got {block_size})")
             rows = -(-self.seqlen_q // block_size)
             if not hasattr(block_indices, "shape"):
-                block_indices = _host_array("block_indices", block_indices)
+                block_indices = _host_array("block_indices", block_indices, "; fill rows up by -1")
             shape = tuple(block_indices.shape)
             groups = self.head_groups
             if shape[:-1] != (groups, rows) and (groups > 1 or shape[:-1] != (rows,)):
@@ -294,7 +301,7 @@ class MaskBuffer:
             InvalidArgument: while a graph that was captured with the buffer exists, or a capacity that is not positive.
         """
         with Named("MaskBuffer.reserve"):
-            self._core.reserve(documents, slices)
+            self._core.reserve(whole("reserve", "documents", documents), whole("reserve", "slices", slices))
         self.num_masks += 1  # no backward pass finds the mask of its forward pass
         self._now = None
 
@@ -322,7 +329,8 @@ class MaskBuffer:
             )
         if backend is not self._backend:
             raise InvalidArgument(
-                "flex_flash_attn_func: device and backend must be those of the MaskBuffer (got another one)"
+                "flex_flash_attn_func: device and backend must be those of the MaskBuffer, "
+                f"{_text_of(self._backend)} (got {_text_of(backend)})"
             )
         if self._now is None:
             raise InvalidArgument("flex_flash_attn_func: MaskBuffer.set must come first (got a buffer without a mask)")
@@ -369,12 +377,29 @@ def _integers(device: int, name: str, values: Any) -> _Integers:
     return _Integers(values.data_ptr(), tuple(values.shape), values.dtype == torch.int64, values)
 
 
-def _host_array(name: str, values: Any) -> Any:
+def _text_of(backend: Any) -> str:
+    return f"{backend.name} on cuda:{backend.device}" if backend.on_gpu else f"{backend.name} on the host"
+
+
+def _pair(function: str, name: str, values: Any) -> tuple[int, int]:
+    try:
+        left, right = values
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{function}: {name} must be a pair (left, right) of whole numbers, -1 for no bound (got {values!r:.60})"
+        ) from None
+    return whole(function, name, left), whole(function, name, right)
+
+
+def _host_array(name: str, values: Any, hint: str = "") -> Any:
     import numpy as np
 
-    if hasattr(values, "device") and str(values.device).startswith("cuda"):
+    if str(getattr(values, "device", "cpu")).startswith(("cuda", "meta")):
         raise InvalidArgument(f"MaskBuffer: {name} must be in host memory (got {values.device})")
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # NumPy's words speak of inhomogeneous shapes
+        raise InvalidArgument(f"MaskBuffer: {name} must be a rectangle{hint} (got rows of several lengths)") from None
     if array.dtype.kind not in "iu" and array.size > 0:
         raise InvalidArgument(f"MaskBuffer: {name} must be whole numbers (got {_kind(values)})")
     return array
@@ -403,6 +428,8 @@ def _device_index(device: Any, backend: str | None) -> int:
         return int(index)
     import torch
 
+    if not torch.cuda.is_available():
+        raise NotAvailable("MaskBuffer: device must be cpu where torch finds no GPU (got device='cuda')")
     return torch.cuda.current_device()
 
 

@@ -14,6 +14,7 @@
 #include "core/require.hpp"
 #include "runtime/head_loop.hpp"
 #include "runtime/host/host_room.hpp"
+#include "schedule/buffer_room.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
 
@@ -79,7 +80,9 @@ MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, con
   require(capacity.documents > 0 && capacity.slices >= 0,
           "MaskBuffer: documents must be positive and slices not negative (got documents={}, slices={})",
           capacity.documents, capacity.slices);
-  require(capacity.block_size >= 0 && (capacity.head_groups == 1 || capacity.block_size > 0),
+  require(capacity.block_size >= 0, "MaskBuffer: blocks must not be negative, 0 is none (got block_size={})",
+          capacity.block_size);
+  require(capacity.head_groups == 1 || capacity.block_size > 0,
           "MaskBuffer: head_groups must be of a buffer made for blocks (got head_groups={}, block_size={})",
           capacity.head_groups, capacity.block_size);
   require(capacity.head_groups > 0 && (capacity.head_groups == 1 || shape.num_heads_kv % capacity.head_groups == 0),
@@ -164,6 +167,7 @@ void MaskBuffer::set_ranges(const RangeList& ranges, void* stream) {
 }
 
 void MaskBuffer::set_data(const MaskData& data, void* stream) {
+  if (capacity_.block_size > 0) schedule::check_is_blocks(data);
   backend_->set_mask_data(*prepared_, data, stream);
   ++num_masks_;
 }
