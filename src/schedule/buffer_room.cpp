@@ -27,9 +27,10 @@ void check(const BlockTable& table, const AttnShape& shape, int64_t multiple, in
   constexpr const char* kName = "MaskBuffer::set_blocks";
   constexpr int64_t kMost = int64_t{1} << 30;
   const int64_t least = std::max(multiple, kLeastBlock);
-  require(least <= table.block_size && table.block_size <= kMost && table.block_size % multiple == 0,
-          "{}: block_size must be at least {}, and a multiple of {} (got block_size={})", kName, least, multiple,
-          table.block_size);
+  require(least <= table.block_size && table.block_size <= kMost,
+          "{}: block_size must be at least {} (got block_size={})", kName, least, table.block_size);
+  require(table.block_size % multiple == 0, "{}: block_size must be a multiple of the buffer's, {} (got block_size={})",
+          kName, multiple, table.block_size);
   require(
       table.head_groups == 1,
       "{}: blocks of head groups must be of a buffer made for blocks, MaskCapacity::block_size and head_groups (got "

@@ -31,6 +31,8 @@ TEST(BufferRoom, NamesWhatToMakeLarger) {
       refusal(BlockTable{.indices = list, .width = 2, .block_size = 128}, {.slices = 3}),
       "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 2 query blocks of up to 2 "
       "blocks, room for 3 blocks)");
+  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 1, .block_size = 192}, {.slices = 9, .block_size = 128}),
+            "MaskBuffer::set_blocks: block_size must be a multiple of the buffer's, 128 (got block_size=192)");
   EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 1, .block_size = 128, .head_groups = 2}, {.slices = 9}),
             "MaskBuffer::set_blocks: blocks of head groups must be of a buffer made for blocks, "
             "MaskCapacity::block_size and head_groups (got head_groups=2)");
