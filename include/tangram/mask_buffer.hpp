@@ -16,11 +16,14 @@
 
 namespace tangram {
 
+class HostRoom;
+
 /// Room for the lists of masks of one shape, one after the other. set() makes the lists of a mask on the host and
 /// enqueues one copy of them; forward() and backward() attend to the mask that was set last, in stream order. So a CUDA
 /// graph that was captured with forward() and backward() needs no second capture for another mask: set() it on the
 /// stream, then replay. What is captured and what is not gives bitwise equal results, in the backward pass where calls
-/// are deterministic. On a backend without such buffers (the CPU's) each set() prepares the mask anew.
+/// are deterministic. On a backend without such buffers (the CPU's) each set() prepares the mask anew, and what one on
+/// a GPU would refuse is refused, by the rules of kernels of head_dim 128.
 ///
 /// One mask is there at a time: the backward pass of a mask must be enqueued before the next is set. Calls, set() and
 /// replays on several streams are ordered by the caller. Used by one thread at a time. With masks of few query rows and
@@ -94,6 +97,7 @@ class MaskBuffer {
   const AttnBackend* backend_;
   std::unique_ptr<PreparedMask> prepared_;               // null on a backend without buffers before the first set()
   std::vector<std::unique_ptr<PreparedMask>> by_group_;  // in place of it there, of head groups
+  std::shared_ptr<const HostRoom> room_;                 // there
   int64_t num_masks_ = 0;
 };
 

@@ -112,12 +112,12 @@ IntegerRows integer_rows_of(nb::handle object, const char* function, const char*
   if (is_array(object)) {
     const HostArray array = host_array(object, function, name);
     require(array.ndim() == 2, "{}: {} must have two dimensions (got {})", function, name, array.ndim());
-    return {elements(array, function, name), {}};
+    return {elements(array, function, name), {}, static_cast<int64_t>(array.shape(0))};
   }
   if (!nb::isinstance<nb::sequence>(object)) {
     refuse(function, name, "must be a list of lists or an integer array", object);
   }
-  IntegerRows rows{{}, {0}};
+  IntegerRows rows{{}, {0}, static_cast<int64_t>(nb::len(object))};
   for (const nb::handle item : object) {
     const std::vector<int64_t> row = integers_of(item, function, name);
     rows.values.insert(rows.values.end(), row.begin(), row.end());
@@ -126,7 +126,7 @@ IntegerRows integer_rows_of(nb::handle object, const char* function, const char*
   return rows;
 }
 
-std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name) {
+std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name, const char* pair) {
   std::vector<Range> result;
   if (is_array(object)) {
     const HostArray array = host_array(object, function, name);
@@ -138,7 +138,7 @@ std::vector<Range> ranges_of(nb::handle object, const char* function, const char
     return result;
   }
   if (!nb::isinstance<nb::sequence>(object)) {
-    refuse(function, name, "must be a list of (begin, end) or an array [n, 2]", object);
+    refuse(function, name, fmt::format("must be a list of {} or an array [n, 2]", pair).c_str(), object);
   }
   result.reserve(nb::len(object));
   for (const nb::handle item : object) {
@@ -149,7 +149,7 @@ std::vector<Range> ranges_of(nb::handle object, const char* function, const char
     } else if (nb::isinstance<nb::sequence>(item) && nb::len(item) == 2) {
       range = {integer_of(item[0], function, name), integer_of(item[1], function, name)};
     } else if (!nb::try_cast(item, range)) {
-      refuse(function, name, "must hold pairs (begin, end)", item);
+      refuse(function, name, fmt::format("must hold pairs {}", pair).c_str(), item);
     }
     result.push_back(range);
   }

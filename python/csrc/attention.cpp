@@ -192,6 +192,7 @@ void bind_backends(nb::module_& m) {
            "`device`: the GPU of a backend that works on one, -1 the current one. Raises InvalidArgument for an "
            "unknown name, NotAvailable for one that cannot run here.")
       .def_prop_ro("name", [](const Backend& self) { return std::string(self.get().name()); })
+      .def_prop_ro("device", &Backend::device)
       .def_prop_ro("on_gpu", &Backend::on_gpu);
 }
 

@@ -53,9 +53,10 @@ T field(nb::handle value, const char* function, const char* name, const char* ne
   return result;
 }
 
-/// [n, 2] rows `begin, end` of an int32 or int64 array on the host, or a sequence of pairs. `function` and `name` are
-/// for the message of InvalidArgument.
-std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name);
+/// [n, 2] rows `begin, end` of an int32 or int64 array on the host, or a sequence of pairs. `function`, `name` and what
+/// a pair is are for the message of InvalidArgument.
+std::vector<Range> ranges_of(nb::handle object, const char* function, const char* name,
+                             const char* pair = "(begin, end)");
 /// A list or a one-dimensional int32 or int64 array on the host.
 std::vector<int64_t> integers_of(nb::handle object, const char* function, const char* name);
 
@@ -64,6 +65,7 @@ std::vector<int64_t> integers_of(nb::handle object, const char* function, const 
 struct IntegerRows {
   std::vector<int64_t> values;
   std::vector<int64_t> offsets;
+  int64_t num_rows = 0;
 };
 IntegerRows integer_rows_of(nb::handle object, const char* function, const char* name);
 

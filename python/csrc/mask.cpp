@@ -108,12 +108,40 @@ std::tuple<NestedRanges, NestedRanges, std::vector<int>> published(const std::ve
   return result;
 }
 
-Mask mask_of_block_indices(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int64_t block_k, nb::object indices,
-                           nb::object offsets, bool causal) {
+/// Rows and sizes of blocks.
+struct BlockShape {
+  int64_t seqlen_q = 0, seqlen_k = 0, block_q = 0, block_k = 0;
+
+  BlockShape(const char* function, nb::handle rows_q, nb::handle rows_k, nb::handle size_q, nb::handle size_k)
+      : seqlen_q(whole(rows_q, function, "seqlen_q")),
+        seqlen_k(whole(rows_k, function, "seqlen_k")),
+        block_q(whole(size_q, function, "block_q")),
+        block_k(whole(size_k, function, "block_k")) {}
+};
+
+Mask mask_of_blocks(nb::handle seqlen_q, nb::handle seqlen_k, nb::handle block_q, nb::handle block_k,
+                    nb::handle blocks) {
+  constexpr const char* kFunction = "Mask.block_sparse";
+  const BlockShape shape(kFunction, seqlen_q, seqlen_k, block_q, block_k);
+  NestedRanges pairs;
+  for (const Range& pair : ranges_of(blocks, kFunction, "blocks", "(query block, key block)")) {
+    pairs.push_back(pair_of(pair));
+  }
+  return block_sparse_mask(shape.seqlen_q, shape.seqlen_k, shape.block_q, shape.block_k, pairs);
+}
+
+Mask mask_of_block_indices(nb::handle seqlen_q, nb::handle seqlen_k, nb::handle block_q, nb::handle block_k,
+                           nb::handle indices, nb::handle offsets, nb::handle causal) {
   constexpr const char* kFunction = "Mask.from_block_indices";
+  const BlockShape shape(kFunction, seqlen_q, seqlen_k, block_q, block_k);
   IntegerRows rows;
   if (offsets.is_none()) {
     rows = integer_rows_of(indices, kFunction, "indices");
+    if (shape.seqlen_q >= 0 && shape.block_q > 0) {
+      const int64_t wanted = (shape.seqlen_q - 1) / shape.block_q + (shape.seqlen_q > 0 ? 1 : 0);
+      require(rows.num_rows == wanted, "{}: indices must have a row for each of the {} query blocks (got {})",
+              kFunction, wanted, rows.num_rows);
+    }
   } else {
     rows = {integers_of(indices, kFunction, "indices"), integers_of(offsets, kFunction, "offsets")};
   }
@@ -123,7 +151,8 @@ Mask mask_of_block_indices(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, 
     require(std::in_range<int32_t>(block), "{}: indices must fit into 32 bits (got {})", kFunction, block);
     blocks.push_back(static_cast<int32_t>(block));
   }
-  return mask_from_block_indices({seqlen_q, seqlen_k, block_q, block_k, blocks, rows.offsets, causal});
+  return mask_from_block_indices({shape.seqlen_q, shape.seqlen_k, shape.block_q, shape.block_k, blocks, rows.offsets,
+                                  field<bool>(causal, kFunction, "causal", "a bool")});
 }
 
 void bind_builders(nb::class_<Mask>& mask) {
@@ -211,15 +240,15 @@ void bind_builders(nb::class_<Mask>& mask) {
           nb::sig("def global_window(seqlen: int, num_global: int, window: tuple[int, int]) -> Mask"),
           "A sliding window, and num_global first rows that all see.")
       .def_static(
-          "block_sparse",
-          [](int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int64_t block_k, const NestedRanges& blocks) {
-            return block_sparse_mask(seqlen_q, seqlen_k, block_q, block_k, blocks);
-          },
-          "seqlen_q"_a, "seqlen_k"_a, "block_q"_a, "block_k"_a, "blocks"_a,
+          "block_sparse", &mask_of_blocks, "seqlen_q"_a.none(), "seqlen_k"_a.none(), "block_q"_a.none(),
+          "block_k"_a.none(), "blocks"_a.none(),
+          nb::sig("def block_sparse(seqlen_q: int, seqlen_k: int, block_q: int, block_k: int, blocks: object) -> Mask"),
           "Pairs (query block, key block) that are visible whole.")
       .def_static(
-          "from_block_indices", &mask_of_block_indices, "seqlen_q"_a, "seqlen_k"_a, "block_q"_a, "block_k"_a,
-          "indices"_a, "offsets"_a = nb::none(), "causal"_a = false,
+          "from_block_indices", &mask_of_block_indices, "seqlen_q"_a.none(), "seqlen_k"_a.none(), "block_q"_a.none(),
+          "block_k"_a.none(), "indices"_a.none(), "offsets"_a = nb::none(), "causal"_a.none() = false,
+          nb::sig("def from_block_indices(seqlen_q: int, seqlen_k: int, block_q: int, block_k: int, indices: object, "
+                  "offsets: object | None = None, causal: bool = False) -> Mask"),
           "The key blocks that every query block sees, as dynamic sparse attention chooses them: a list of lists, "
           "an array [query blocks, n] padded by -1, or one row after the other with offsets [query blocks + 1]. "
           "causal cuts them besides, bottom-right aligned. In host memory.");

@@ -10,7 +10,7 @@ from typing import Any
 from ._cache import BoundedCache
 from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
 from ._named import rename
-from ._prepared import masks_of_heads, on_host
+from ._prepared import beside_mask, masks_of_heads, on_host
 from .errors import InvalidArgument
 from .mask_buffer import MaskBuffer
 
@@ -88,7 +88,7 @@ def _mask(function: str, ranges: tuple[Any, Any, Any], batch: int, seqlen_q: int
             raise
         return repeated(mask, batch)
     if k_ranges is not None or types is not None:
-        raise InvalidArgument(f"{function}: masks in q_ranges need no k_ranges and no attn_type_map (got some)")
+        raise beside_mask(function, "masks in q_ranges", k_ranges, types)
     if masks is None:
         return _of_batch(function, q_ranges, batch, seqlen_q, seqlen_k)
     return [_of_batch(function, mask, batch, seqlen_q, seqlen_k) for mask in masks]

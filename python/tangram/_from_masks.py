@@ -58,23 +58,34 @@ def masks_from_block_indices(
     Args:
         seqlen_q, seqlen_k: rows; blocks at the end may be shorter.
         block_q, block_k: rows of a block.
-        indices: integers `[groups, query blocks, n]`, a NumPy array or a torch tensor, which is copied to the host; -1
-            stands behind the indices of a query block that sees fewer than n. Group g is of K/V heads
-            `[g * heads_kv / groups, (g + 1) * heads_kv / groups)` and their query heads.
+        indices: integers `[groups, query blocks, n]`, a NumPy array, a torch tensor, which is copied to the host, or
+            lists; -1 stands behind the indices of a query block that sees fewer than n, or its list ends. Group g is of
+            K/V heads `[g * heads_kv / groups, (g + 1) * heads_kv / groups)` and their query heads.
         causal: cuts the blocks besides, bottom-right aligned.
 
     Raises:
         InvalidArgument: another shape or dtype; an index out of range, twice in a query block, or behind a -1.
     """
-    np = _numpy("masks_from_block_indices")
-    blocks = np.asarray(indices.detach().cpu() if hasattr(indices, "detach") else indices)
-    if blocks.ndim != 3 or blocks.shape[0] == 0 or blocks.dtype.kind not in "iu":
-        raise InvalidArgument(
-            "masks_from_block_indices: indices must be integers [groups, query blocks, n]; those of all heads are "
-            f"Mask.from_block_indices (got {tuple(blocks.shape)} of {blocks.dtype})"
+    groups = indices
+    if not isinstance(indices, (list, tuple)):
+        groups = _numpy("masks_from_block_indices").asarray(
+            indices.detach().cpu() if hasattr(indices, "detach") else indices
         )
-    with Named("masks_from_block_indices"):
-        return [Mask.from_block_indices(seqlen_q, seqlen_k, block_q, block_k, group, causal=causal) for group in blocks]
+        if groups.ndim != 3 or groups.shape[0] == 0 or groups.dtype.kind not in "iu":
+            raise InvalidArgument(
+                "masks_from_block_indices: indices must be integers [groups, query blocks, n]; those of all heads are "
+                f"Mask.from_block_indices (got {tuple(groups.shape)} of {groups.dtype})"
+            )
+    if len(groups) == 0:
+        raise InvalidArgument("masks_from_block_indices: indices must be of one group at least (got none)")
+    masks = []
+    for number, group in enumerate(groups):
+        with Named("masks_from_block_indices"):
+            try:
+                masks.append(Mask.from_block_indices(seqlen_q, seqlen_k, block_q, block_k, group, causal=causal))
+            except InvalidArgument as error:  # what was given ends the text, in parentheses
+                raise InvalidArgument(f"{str(error)[:-1]} of group {number})") from None
+    return masks
 
 
 def from_dense(mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]:

@@ -125,6 +125,14 @@ def heads_of_groups(function: str, num_masks: int, num_heads_q: int, num_heads_k
     return [(slice(g * per_q, (g + 1) * per_q), slice(g * per_kv, (g + 1) * per_kv)) for g in range(num_masks)]
 
 
+def beside_mask(function: str, mask: str, k_ranges: Any, mask_types: Any) -> InvalidArgument:
+    """What refuses ranges or types beside masks."""
+    given = [name for name, value in (("k_ranges", k_ranges), ("attn_type_map", mask_types)) if value is not None]
+    return InvalidArgument(
+        f"{function}: {mask} must stand alone, without k_ranges and attn_type_map (got {', '.join(given)} too)"
+    )
+
+
 def prepared(
     q_ranges: Any,
     k_ranges: Any,
@@ -137,7 +145,7 @@ def prepared(
     """The attention for these ranges and shapes: looked up, or prepared and remembered."""
     if isinstance(q_ranges, MaskBuffer):
         if k_ranges is not None or mask_types is not None:
-            raise InvalidArgument("flex_flash_attn_func: a MaskBuffer needs no k_ranges and no attn_type_map")
+            raise beside_mask("flex_flash_attn_func", "a MaskBuffer", k_ranges, mask_types)
         return q_ranges.attention(seqlen_q, seqlen_k, heads, backend)
     key = (
         _identity(q_ranges),
@@ -160,7 +168,7 @@ def prepared(
     if isinstance(q_ranges, Mask) or are_masks(q_ranges):
         mask = q_ranges
         if k_ranges is not None or mask_types is not None:
-            raise InvalidArgument("flex_flash_attn_func: a Mask in q_ranges needs no k_ranges and no attn_type_map")
+            raise beside_mask("flex_flash_attn_func", "a Mask in q_ranges", k_ranges, mask_types)
         for one in (mask,) if isinstance(mask, Mask) else mask:
             if (one.seqlen_q, one.seqlen_k) != (seqlen_q, seqlen_k):
                 raise InvalidArgument(

@@ -8,11 +8,14 @@ from typing import Any
 
 from .errors import InvalidArgument
 
+_BY_LAYOUT = 'pass layout="bshd" for batches [batch, rows, heads, dim]'
+IN_A_ROW = "lay the sequences of a batch one after the other"
 
-def check_shapes(q: Any, k: Any, v: Any) -> None:
-    """Refuses shapes that are no attention, naming them."""
+
+def check_shapes(q: Any, k: Any, v: Any, of_batches: str = _BY_LAYOUT) -> None:
+    """Refuses shapes that are no attention, naming them; `of_batches`: what to do with a batch."""
     if len(q) != 3 or len(k) != 3 or len(v) != 3:
-        hint = '; pass layout="bshd" for batches [batch, rows, heads, dim]' if len(q) == 4 else ""
+        hint = f"; {of_batches}" if len(q) == 4 else ""
         raise InvalidArgument(
             f"flex_flash_attn_func: q, k and v must have shape [rows, heads, dim]{hint} "
             f"(got q={tuple(q)}, k={tuple(k)}, v={tuple(v)})"
@@ -24,12 +27,30 @@ def check_shapes(q: Any, k: Any, v: Any) -> None:
         )
 
 
-def check_indices(function: str, indices: Any, q: Any, k: Any) -> None:
+def check_indices(function: str, name: str, indices: Any, q: Any, k: Any) -> None:
     """Refuses lists of keys of another shape or dtype than `q` and `k`, shapes that are attention, want."""
     shape = tuple(getattr(indices, "shape", ()))
     dtype = str(getattr(indices, "dtype", type(indices).__name__)).removeprefix("torch.")
     if len(shape) != 3 or shape[:2] != (q[0], k[1]) or dtype not in ("int32", "int64"):
         raise InvalidArgument(
-            f"{function}: indices must be int32 or int64 [rows of q, K/V heads, topk] = [{q[0]}, {k[1]}, topk] "
-            f"(got {dtype}{list(shape)})"
+            f"{function}: {name} must be int32 or int64 [rows of q, K/V heads, topk] = [{q[0]}, {k[1]}, topk] "
+            f"(got {dtype}{list(shape) if hasattr(indices, 'shape') else ''})"
+        )
+
+
+def check_tensor_of_indices(function: str, name: str, indices: Any) -> None:
+    """Refuses what is no tensor of torch, where q is one."""
+    if not hasattr(indices, "data_ptr"):
+        hint = "; torch.from_numpy takes it" if hasattr(indices, "__array_interface__") else ""
+        raise InvalidArgument(f"{function}: {name} must be a tensor, as q is{hint} (got {type(indices).__name__})")
+
+
+def check_keys(function: str, name: str, lists: Any, num_keys: int) -> None:
+    """Refuses lists, an array of check_indices, that name other keys than rows of k."""
+    outside = (lists < -1) | (lists >= num_keys)
+    if outside.any():
+        query, head, place = (int(index[0]) for index in outside.nonzero())
+        raise InvalidArgument(
+            f"{function}: {name} must name rows of k, or -1 for none "
+            f"(got key {lists[query, head, place]} for query {query}, K/V head {head})"
         )

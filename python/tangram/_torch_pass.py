@@ -54,8 +54,8 @@ def _stream(tensor: Tensor) -> int:
     return _raw_stream(device) if device >= 0 else 0
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> None:
-    check_shapes(q.shape, k.shape, v.shape)
+def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *of_batches: str) -> None:
+    check_shapes(q.shape, k.shape, v.shape, *of_batches)
     if q.dtype not in _NAMES or k.dtype != q.dtype or v.dtype != q.dtype:
         raise InvalidArgument(
             "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16 "

@@ -14,7 +14,7 @@ from . import _workspace
 from ._backends import backend_named
 from ._core import AttnOptions, HeadConfig, TokenAttention, token_refusal
 from ._named import Named
-from ._shapes import check_indices
+from ._shapes import IN_A_ROW, check_indices, check_keys, check_tensor_of_indices
 from ._torch_pass import (
     _NAMES,
     Options,
@@ -99,7 +99,7 @@ def _gradients(
 
 
 def _lists(indices: Tensor) -> Tensor:
-    """As kernels read them. What 32 bits do not hold stays none."""
+    """As kernels read them. What 32 bits do not hold stays no key, which is found on the GPU."""
     if indices.dtype == torch.int64:
         indices = indices.clamp(-2, 2**31 - 1).to(torch.int32)
     return indices.contiguous()
@@ -131,15 +131,22 @@ def attend(
         _make_attend_outside()
         return _attend_outside(q, k, v, indices, options, backend)  # type: ignore[no-any-return]
     with Named(_NAME):
-        _check(q, k, v, None)
+        if not all(isinstance(x, Tensor) for x in (q, k, v)):
+            kinds = ", ".join(type(x).__name__ for x in (q, k, v))
+            raise InvalidArgument(f"{_NAME}: q, k and v must all be tensors, or arrays (got {kinds})")
+        _check(q, k, v, None, IN_A_ROW)
         require_no_transform(_NAME)
-    check_indices(_NAME, indices, q.shape, k.shape)
+    check_tensor_of_indices(_NAME, "indices", indices)
+    check_indices(_NAME, "indices", indices, q.shape, k.shape)
     if indices.device != q.device:
         raise InvalidArgument(
             f"{_NAME}: indices must lie where q does (got q on {q.device}, indices on {indices.device})"
         )
     scale, softcap, deterministic, sm_margin = options
-    of_call = _options(check_scale(_NAME, scale), softcap, deterministic, sm_margin)
+    with Named(_NAME):
+        of_call = _options(check_scale(_NAME, scale), softcap, deterministic, sm_margin)
+    if not indices.is_cuda:
+        check_keys(_NAME, "indices", indices.detach().numpy(), k.shape[0])
     if q.is_cuda and backend == "reference":
         out, lse = attend(q.cpu(), k.cpu(), v.cpu(), indices.cpu(), options, backend)
         return out.to(q.device), lse.to(q.device)

@@ -13,7 +13,7 @@ from ._backends import backend_named
 from ._batches import joined, split
 from ._core import AttnOptions
 from ._named import Named
-from ._prepared import heads_of_groups, masks_of_heads, prepared
+from ._prepared import beside_mask, heads_of_groups, masks_of_heads, prepared
 from ._shapes import check_shapes
 from .errors import InvalidArgument
 from .mask_buffer import MaskBuffer
@@ -133,7 +133,7 @@ def flex_flash_attn_func(
     masks = masks_of_heads("flex_flash_attn_func", q_ranges)
     if masks is not None:
         if k_ranges is not None or attn_type_map is not None:
-            raise InvalidArgument("flex_flash_attn_func: masks in q_ranges need no k_ranges and no attn_type_map")
+            raise beside_mask("flex_flash_attn_func", "masks in q_ranges", k_ranges, attn_type_map)
         _check_three_dims("flex_flash_attn_func", q, k, v)
         q_ranges = masks
     if hasattr(q, "data_ptr"):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -13,7 +14,8 @@ from ._backends import backend_named
 from ._core import HeadConfig, Mask, list_backends
 from ._memory import MemoryRow, register_rows
 from ._named import Named
-from .errors import InvalidArgument
+from ._whole import whole
+from .errors import InvalidArgument, NotAvailable
 
 _buffers: WeakSet[MaskBuffer] = WeakSet()
 
@@ -42,7 +44,8 @@ class MaskOfBuffer:
                 "flex_flash_attn_func: the backward pass must come before the MaskBuffer's next mask is set (got the "
                 f"gradient of mask {self._number}, with mask {self._buffer.num_masks} set)"
             )
-        self._core.backward(*args)
+        with Named("flex_flash_attn_func"):
+            self._core.backward(*args)
 
 
 class MaskBuffer:
@@ -106,7 +109,7 @@ class MaskBuffer:
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
             device: of the tensors: a torch.device, its name or number. None: the current GPU if there is one that has a
-                backend, else the host, where each `set` prepares the mask anew.
+                backend, else the host, where each `set` prepares the mask anew and what a GPU would refuse is refused.
             backend: None takes the best for the device.
 
         Raises:
@@ -114,6 +117,9 @@ class MaskBuffer:
         """
         if not isinstance(heads, HeadConfig):
             raise InvalidArgument(f"MaskBuffer: heads must be a HeadConfig (got {type(heads).__name__})")
+        seqlen_q, seqlen_k = (whole("MaskBuffer", n, v) for n, v in (("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)))
+        documents, slices = (whole("MaskBuffer", n, v) for n, v in (("documents", documents), ("slices", slices)))
+        blocks, head_groups = (whole("MaskBuffer", n, v) for n, v in (("blocks", blocks), ("head_groups", head_groups)))
         self._device = _device_index(device, backend)
         self._backend_name = backend
         if deterministic is None:
@@ -189,15 +195,16 @@ class MaskBuffer:
                 being captured.
         """
         with Named("MaskBuffer.set_cu_seqlens"):
+            sides = _pair("set_cu_seqlens", "window", window)
             q = _integers(self._device, "cu_seqlens_q", cu_seqlens_q)
             k = q if cu_seqlens_k is None else _integers(self._device, "cu_seqlens_k", cu_seqlens_k)
-            if q.size < 1 or (q.size, q.is_int64) != (k.size, k.is_int64):
+            if q.size < 1 or q.shape != (q.size,) or (q.shape, q.is_int64) != (k.shape, k.is_int64):
                 raise InvalidArgument(
-                    "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must have an entry more than documents and one "
-                    f"dtype (got {q.size} and {k.size} entries, {q.bits} and {k.bits} bits)"
+                    "set_cu_seqlens: cu_seqlens_q and cu_seqlens_k must be [documents + 1] and of one dtype "
+                    f"(got {list(q.shape)} and {list(k.shape)}, {q.bits} and {k.bits} bits)"
                 )
             self._core.set_cu_seqlens(
-                q.address, k.address, q.is_int64, q.size - 1, bool(causal), window, _current_stream(self._device)
+                q.address, k.address, q.is_int64, q.size - 1, bool(causal), sides, _current_stream(self._device)
             )
         self._count()
 
@@ -210,7 +217,7 @@ class MaskBuffer:
             block_indices: `[query blocks, width]`, or `[head_groups, query blocks, width]`, in any order in a row; -1
                 at its end stands for none. On a GPU a contiguous tensor of int32 or int64 there, of as many entries
                 at most as the buffer has slices.
-            block_size: rows of a block of queries, and of one of keys: at least 16 on a GPU, and the buffer's `blocks`.
+            block_size: rows of a block of queries, and of one of keys: at least 16, and the buffer's `blocks`.
             causal: besides, no query sees a key behind it; only where there are as many queries as keys.
 
         Raises:
@@ -218,11 +225,12 @@ class MaskBuffer:
                 captured. Indices that are outside, repeat or stand behind padding are found on the GPU.
         """
         with Named("MaskBuffer.set_blocks"):
-            if not isinstance(block_size, int) or block_size < 1:
-                raise InvalidArgument(f"set_blocks: block_size must be a positive whole number (got {block_size!r})")
+            block_size = whole("set_blocks", "block_size", block_size)
+            if block_size < 1:
+                raise InvalidArgument(f"set_blocks: block_size must be positive (got {block_size})")
             rows = -(-self.seqlen_q // block_size)
             if not hasattr(block_indices, "shape"):
-                block_indices = _host_array("block_indices", block_indices)
+                block_indices = _host_array("block_indices", block_indices, "; fill rows up by -1")
             shape = tuple(block_indices.shape)
             groups = self.head_groups
             if shape[:-1] != (groups, rows) and (groups > 1 or shape[:-1] != (rows,)):
@@ -260,10 +268,13 @@ class MaskBuffer:
             q, k = (_integers(self._device, n, v) for n, v in (("q_ranges", q_ranges), ("k_ranges", k_ranges)))
             kinds = q if types is None else _integers(self._device, "types", types)
             count = q.size // 2
-            if (k.size, 2 * count) != (q.size, q.size) or (types is not None and kinds.size != count):
+            # An empty list may be written as such.
+            pairs = all(x.shape == (count, 2) or (count, x.size) == (0, 0) for x in (q, k))
+            if not pairs or (types is not None and kinds.shape != (count,)):
+                of_types = "" if types is None else f", types={list(kinds.shape)}"
                 raise InvalidArgument(
                     "set_ranges: q_ranges and k_ranges must be [n, 2] and types [n] "
-                    f"(got {q.size}, {k.size} and {kinds.size} numbers)"
+                    f"(got q_ranges={list(q.shape)}, k_ranges={list(k.shape)}{of_types})"
                 )
             if not q.is_int64 == k.is_int64 == kinds.is_int64:
                 raise InvalidArgument("set_ranges: all lists must have one dtype (got int32 and int64)")
@@ -290,7 +301,7 @@ class MaskBuffer:
             InvalidArgument: while a graph that was captured with the buffer exists, or a capacity that is not positive.
         """
         with Named("MaskBuffer.reserve"):
-            self._core.reserve(documents, slices)
+            self._core.reserve(whole("reserve", "documents", documents), whole("reserve", "slices", slices))
         self.num_masks += 1  # no backward pass finds the mask of its forward pass
         self._now = None
 
@@ -318,7 +329,8 @@ class MaskBuffer:
             )
         if backend is not self._backend:
             raise InvalidArgument(
-                "flex_flash_attn_func: device and backend must be those of the MaskBuffer (got another one)"
+                "flex_flash_attn_func: device and backend must be those of the MaskBuffer, "
+                f"{_text_of(self._backend)} (got {_text_of(backend)})"
             )
         if self._now is None:
             raise InvalidArgument("flex_flash_attn_func: MaskBuffer.set must come first (got a buffer without a mask)")
@@ -338,9 +350,13 @@ class _Integers(NamedTuple):
     """A list in the memory of a backend, kept while a call reads it or puts who reads it on a stream."""
 
     address: int
-    size: int
+    shape: tuple[int, ...]
     is_int64: bool
     keeps: Any
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def bits(self) -> int:
@@ -349,8 +365,8 @@ class _Integers(NamedTuple):
 
 def _integers(device: int, name: str, values: Any) -> _Integers:
     if device < 0:
-        array = _host_array(name, values).astype("int64").ravel()
-        return _Integers(array.ctypes.data, array.size, True, array)
+        array = _host_array(name, values).astype("int64", "C")
+        return _Integers(array.ctypes.data, array.shape, True, array)
     import torch
 
     integers = (torch.int32, torch.int64)
@@ -358,15 +374,32 @@ def _integers(device: int, name: str, values: Any) -> _Integers:
         raise InvalidArgument(f"MaskBuffer: {name} must be a contiguous tensor of int32 or int64 (got {_kind(values)})")
     if values.device.type != "cuda" or values.device.index != device:
         raise InvalidArgument(f"MaskBuffer: {name} must be on the buffer's GPU, cuda:{device} (got {values.device})")
-    return _Integers(values.data_ptr(), values.numel(), values.dtype == torch.int64, values)
+    return _Integers(values.data_ptr(), tuple(values.shape), values.dtype == torch.int64, values)
 
 
-def _host_array(name: str, values: Any) -> Any:
+def _text_of(backend: Any) -> str:
+    return f"{backend.name} on cuda:{backend.device}" if backend.on_gpu else f"{backend.name} on the host"
+
+
+def _pair(function: str, name: str, values: Any) -> tuple[int, int]:
+    try:
+        left, right = values
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{function}: {name} must be a pair (left, right) of whole numbers, -1 for no bound (got {values!r:.60})"
+        ) from None
+    return whole(function, name, left), whole(function, name, right)
+
+
+def _host_array(name: str, values: Any, hint: str = "") -> Any:
     import numpy as np
 
-    if hasattr(values, "device") and str(values.device).startswith("cuda"):
+    if str(getattr(values, "device", "cpu")).startswith(("cuda", "meta")):
         raise InvalidArgument(f"MaskBuffer: {name} must be in host memory (got {values.device})")
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # NumPy's words speak of inhomogeneous shapes
+        raise InvalidArgument(f"MaskBuffer: {name} must be a rectangle{hint} (got rows of several lengths)") from None
     if array.dtype.kind not in "iu" and array.size > 0:
         raise InvalidArgument(f"MaskBuffer: {name} must be whole numbers (got {_kind(values)})")
     return array
@@ -395,6 +428,8 @@ def _device_index(device: Any, backend: str | None) -> int:
         return int(index)
     import torch
 
+    if not torch.cuda.is_available():
+        raise NotAvailable("MaskBuffer: device must be cpu where torch finds no GPU (got device='cuda')")
     return torch.cuda.current_device()
 
 

@@ -10,7 +10,7 @@ from . import _core, _settings
 from ._backends import backend_named
 from ._core import AttnOptions, HeadConfig, list_backends
 from ._named import Named
-from ._shapes import check_indices, check_shapes
+from ._shapes import IN_A_ROW, check_indices, check_keys, check_shapes
 from .errors import InvalidArgument
 from .flex import AttnForwardMeta
 
@@ -64,7 +64,9 @@ def token_attn_func(
 
         out, lse = attend(q, k, v, indices, (softmax_scale, 0.0, deterministic, sm_margin), backend)
         return out, AttnForwardMeta(lse)
-    return _attend_numpy(q, k, v, indices, AttnOptions(softmax_scale, 0.0, deterministic, sm_margin), backend)
+    with Named(_NAME):
+        options = AttnOptions(softmax_scale, 0.0, deterministic, sm_margin)
+    return _attend_numpy(q, k, v, indices, options, backend)
 
 
 def _attend_numpy(
@@ -78,10 +80,12 @@ def _attend_numpy(
             f"{_NAME}: q, k and v must share one dtype of {', '.join(_DTYPES)} "
             f"(got q={q.dtype}, k={k.dtype}, v={v.dtype})"
         )
-    check_indices(_NAME, indices, q.shape, k.shape)
-    lists = np.ascontiguousarray(np.clip(indices, -2, 2**31 - 1), np.int32)
     with Named(_NAME):
-        check_shapes(q.shape, k.shape, v.shape)
+        check_shapes(q.shape, k.shape, v.shape, IN_A_ROW)
+    check_indices(_NAME, "indices", indices, q.shape, k.shape)
+    check_keys(_NAME, "indices", indices, k.shape[0])
+    lists = np.ascontiguousarray(indices, np.int32)
+    with Named(_NAME):
         heads = HeadConfig(q.shape[1], k.shape[1], q.shape[2], v.shape[2], q.dtype.name)
         calls = _core.TokenAttention(
             backend_named(backend, on_gpu=False), (q.shape[0], k.shape[0]), heads, lists.shape[2]

@@ -3,18 +3,25 @@
 
 #include "tangram/mask_buffer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/require.hpp"
 #include "runtime/head_loop.hpp"
+#include "runtime/host/host_room.hpp"
+#include "schedule/buffer_room.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
+
+// What these read has been checked: HostRoom.
 
 /// Entries [0, count) of a list in host memory.
 template <class T>
@@ -30,8 +37,6 @@ std::vector<T> read_list(const void* list, bool is_int64, int64_t count) {
 }
 
 Mask mask_of(const CuSeqlens& documents) {
-  require(documents.q != nullptr && documents.documents >= 0,
-          "MaskBuffer::set_cu_seqlens: needs cu_seqlens_q (got none)");
   const auto ends = [&](const void* list) {
     return read_list<int64_t>(list, documents.is_int64, documents.documents + 1);
   };
@@ -42,15 +47,7 @@ Mask mask_of(const CuSeqlens& documents) {
 
 /// Of a head group.
 Mask mask_of(const BlockTable& table, const AttnShape& shape, int64_t group) {
-  constexpr const char* kName = "MaskBuffer::set_blocks";
-  require(table.block_size > 0 && table.width >= 0,
-          "{}: block_size must be positive and width not negative (got block_size={}, width={})", kName,
-          table.block_size, table.width);
   const int64_t rows = (shape.seqlen_q + table.block_size - 1) / table.block_size;
-  require(table.indices != nullptr || rows * table.width == 0, "{}: needs block indices (got none)", kName);
-  require(!table.causal || shape.seqlen_q == shape.seqlen_k,
-          "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
-          shape.seqlen_k);
   const int64_t first = group * rows * table.width * (table.is_int64 ? 8 : 4);
   const std::vector<int32_t> indices =
       read_list<int32_t>(static_cast<const char*>(table.indices) + first, table.is_int64, rows * table.width);
@@ -63,8 +60,6 @@ Mask mask_of(const BlockTable& table, const AttnShape& shape, int64_t group) {
 }
 
 Mask mask_of(const RangeList& ranges, const AttnShape& shape) {
-  const bool has_lists = ranges.q_ranges != nullptr && ranges.k_ranges != nullptr;
-  require(ranges.count >= 0 && (has_lists || ranges.count == 0), "MaskBuffer::set_ranges: needs ranges (got none)");
   const auto list = [&](const void* values, int64_t count) {
     return read_list<int64_t>(values, ranges.is_int64, count);
   };
@@ -85,13 +80,19 @@ MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, con
   require(capacity.documents > 0 && capacity.slices >= 0,
           "MaskBuffer: documents must be positive and slices not negative (got documents={}, slices={})",
           capacity.documents, capacity.slices);
-  require(capacity.block_size >= 0 && (capacity.head_groups == 1 || capacity.block_size > 0),
+  require(capacity.block_size >= 0, "MaskBuffer: blocks must not be negative, 0 is none (got block_size={})",
+          capacity.block_size);
+  require(capacity.head_groups == 1 || capacity.block_size > 0,
           "MaskBuffer: head_groups must be of a buffer made for blocks (got head_groups={}, block_size={})",
           capacity.head_groups, capacity.block_size);
   require(capacity.head_groups > 0 && (capacity.head_groups == 1 || shape.num_heads_kv % capacity.head_groups == 0),
           "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
           capacity.head_groups, shape.num_heads_kv);
-  if (backend.has_buffers()) prepared_ = backend.make_buffer(shape, capacity);
+  if (backend.has_buffers()) {
+    prepared_ = backend.make_buffer(shape, capacity);
+  } else {
+    room_ = std::make_shared<HostRoom>(shape, capacity);
+  }
 }
 
 void MaskBuffer::set(const Mask& mask, void* stream) {
@@ -100,6 +101,8 @@ void MaskBuffer::set(const Mask& mask, void* stream) {
           "MaskBuffer::set: the mask must have the lengths of the buffer, {} x {} (got {} x {})", shape_.seqlen_q,
           shape_.seqlen_k, mask.seqlen_q(), mask.seqlen_k());
   if (!backend_->has_buffers()) {
+    const std::span<const AttnSlice> slices = mask.slices();
+    room_->check(std::span(&slices, 1));
     prepared_ = prepare_slices(*backend_, mask.slices(), shape_, {}, capacity_.passes);
   } else {
     backend_->set_mask(*prepared_, mask.slices(), shape_.seqlen_k, stream);
@@ -119,6 +122,7 @@ void MaskBuffer::set(std::span<const Mask> masks, void* stream) {
             shape_.seqlen_k, mask.seqlen_q(), mask.seqlen_k());
     slices.push_back(mask.slices());
   }
+  if (room_ != nullptr) room_->check(slices);
   if (backend_->has_buffers()) {
     backend_->set_block_masks(*prepared_, slices, stream);
   } else if (slices.size() == 1) {
@@ -135,26 +139,35 @@ void MaskBuffer::set(std::span<const Mask> masks, void* stream) {
 }
 
 void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
-  if (!backend_->has_buffers()) return set(mask_of(documents), stream);
-  set_data(documents, stream);
+  if (backend_->has_buffers()) return set_data(documents, stream);
+  room_->check(documents);
+  set(mask_of(documents), stream);
 }
 
 void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
   if (backend_->has_buffers()) return set_data(table, stream);
-  require(table.head_groups == capacity_.head_groups,
-          "MaskBuffer::set_blocks: tables must be of the buffer's head groups, {} (got head_groups={})",
-          capacity_.head_groups, table.head_groups);
+  room_->check(table);
   std::vector<Mask> masks;
-  for (int group = 0; group < table.head_groups; ++group) masks.push_back(mask_of(table, shape_, group));
+  for (int group = 0; group < table.head_groups; ++group) {
+    try {
+      masks.push_back(mask_of(table, shape_, group));
+    } catch (const InvalidArgument& error) {
+      if (table.head_groups == 1) throw;
+      const std::string text = error.what();  // ends with what was given, in parentheses
+      throw InvalidArgument(fmt::format("{} of head group {})", text.substr(0, text.size() - 1), group));
+    }
+  }
   set(masks, stream);
 }
 
 void MaskBuffer::set_ranges(const RangeList& ranges, void* stream) {
-  if (!backend_->has_buffers()) return set(mask_of(ranges, shape_), stream);
-  set_data(ranges, stream);
+  if (backend_->has_buffers()) return set_data(ranges, stream);
+  room_->check(ranges);
+  set(mask_of(ranges, shape_), stream);
 }
 
 void MaskBuffer::set_data(const MaskData& data, void* stream) {
+  if (capacity_.block_size > 0) schedule::check_is_blocks(data);
   backend_->set_mask_data(*prepared_, data, stream);
   ++num_masks_;
 }
@@ -192,6 +205,7 @@ void MaskBuffer::forward(const AttnForwardArgs& args, void* stream) {
 
 void MaskBuffer::backward(const AttnBackwardArgs& args, void* stream) {
   check_call("MaskBuffer::backward", AttnPasses::kForward);
+  if (room_ != nullptr) room_->check(args);
   if (!by_group_.empty()) return backward_by_groups(*backend_, by_group_, shape_, args, stream);
   backend_->backward(*prepared_, args, stream);
 }

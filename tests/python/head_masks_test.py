@@ -81,7 +81,7 @@ def test_what_fits_nothing_is_refused():
             {},
             "flex_flash_attn_func: the number of masks must divide the heads .got 4 masks, 4 query",
         ),
-        (MASKS, {"k_ranges": [(0, TOTAL)]}, "need no k_ranges"),
+        (MASKS, {"k_ranges": [(0, TOTAL)]}, "must stand alone, without k_ranges and attn_type_map .got k_ranges too"),
         ([MASKS[0], (0, TOTAL)], {}, "must hold nothing else"),
         ([MASKS[0], Mask.causal(TOTAL + 1)], {}, "must have the lengths of q and k"),
     ):

@@ -228,6 +228,40 @@ def test_flex_flash_attn_func_in_the_order_of_1_0():
         magi.flex_flash_attn_func(*tensors)
 
 
+def test_keywords_beside_arguments_by_position_count(monkeypatch):
+    """They were dropped, and results were those of the defaults."""
+    tensors, ranges = flex_operands(), ([(0, 24)], [(0, 24)], [1])
+    sink, indices = torch.randn(2, HEADS), torch.zeros(24, HEADS_KV, 1, dtype=torch.int32)
+
+    def out(*given, **named):
+        return magi.flex_flash_attn_func(*tensors, *ranges, *given, **named)[0]
+
+    for given, named in (
+        ({"sink": None}, {"softmax_scale": 2.0}),
+        ({"sink": sink}, {"softcap": 2.0}),
+        ({"softmax_scale": 0.3}, {"sink": sink}),
+        ({"softmax_scale": 0.3, "softcap": 2.0}, {"sink": sink.expand(24, 2, HEADS), "sink_layout": "ssh"}),
+    ):
+        wanted = out(**given, **named)
+        assert torch.equal(out(*given.values(), **named), wanted), named
+        assert not torch.equal(out(**given), wanted), named
+    assert magi.flex_flash_attn_func(*tensors, *ranges, None, return_max_logits=True)[1].max_logits is not None
+    options = {}
+    monkeypatch.setattr("tangram.flex.flex_flash_attn_func", lambda *_, **given: options.update(given) or (sink, None))
+    out(None, deterministic=True, sm_margin=4)
+    assert options["deterministic"] is True and options["sm_margin"] == 4
+    monkeypatch.undo()
+    for given, named, text in (
+        ((None,), {"index_attn_indices": indices}, "index_attn_indices stand for the mask alone"),
+        ((sink,), {"sink_layout": "bogus"}, "got sink_layout='bogus'"),
+        ((0.25,), {"softmax_scale": 2.0}, "may be given once .got softmax_scale twice"),
+        ((0.25,), {"softmax_scales": 2.0}, "knows the arguments q, k, .*got softmax_scales"),
+        ((sink, *range(20)), {}, "by position .got 27 positional arguments"),
+    ):
+        with pytest.raises(ValueError, match=f"^flex_flash_attn_func: .*{text}"):
+            out(*given, **named)
+
+
 def test_options_that_choose_kernels_change_nothing():
     ranges = [[(0, 10), (10, 24)], [(0, 24), (3, 20)]]
 
@@ -269,10 +303,16 @@ def test_keys_by_their_indices():
     repeats[0, 0, :2] = 4
     for bad, message in (
         (repeats, "must name a key once, .*got key 4 twice for query 0, K/V head 0"),
-        (indices.int() + 1, r"must be rows of keys in \[0, 24\)"),
-        (indices.int()[:, :1], r"must be int32 \[rows of q, K/V heads, keys\] = \[24, 2, n\]"),
+        (
+            indices.int() + 24,
+            r"index_attn_indices must name rows of k, or -1 for none \(got key .* for query 0, K/V head 0",
+        ),
+        (
+            indices.int()[:, :1],
+            r"index_attn_indices must be int32 or int64 .* = \[24, 2, topk\] \(got int32\[24, 1, 8\]\)",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             magi.flex_flash_attn_func(q, k, v, index_attn_indices=bad)
-    with pytest.raises(ValueError, match=r"stand for the mask alone, .*got q_ranges beside them"):
+    with pytest.raises(ValueError, match=r"stand for the mask alone, .*got q_ranges, k_ranges beside them"):
         magi.flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], index_attn_indices=indices.int())

@@ -60,7 +60,7 @@ def test_a_batch_is_a_mask_of_all_its_rows():
             lambda b: flex_flash_attn_func(*arrays(rows=ROWS - 1), b),
             "the tensors must be those that the MaskBuffer is for",
         ),
-        (lambda b: flex_flash_attn_func(*arrays(), b, [(0, 1)]), "a MaskBuffer needs no k_ranges"),
+        (lambda b: flex_flash_attn_func(*arrays(), b, [(0, 1)]), "a MaskBuffer must stand alone, without k_ranges"),
         (lambda b: flex_flash_attn_func(*arrays(), b, deterministic=True), "a MaskBuffer made with deterministic=True"),
         (lambda b: flex_flash_attn_func(*arrays(), b, backend="reference"), "device and backend must be those of the"),
         (lambda b: b.reserve(0), r"MaskBuffer.reserve: documents must be positive .* \(got documents=0, slices=0\)"),
@@ -108,8 +108,9 @@ def test_lists_of_documents_are_masks():
     for lists, text in [
         ([[0, 30, 20, ROWS]], r"^MaskBuffer.set_cu_seqlens: cu_seqlens_q must not decrease"),
         ([[0, ROWS - 1]], r"^MaskBuffer.set_cu_seqlens: the mask must have the lengths of the buffer"),
-        ([ends, [0, ROWS]], r"an entry more than documents and one dtype \(got 5 and 2 entries"),
-        ([[]], r"an entry more than documents"),
+        ([ends, [0, ROWS]], r"must be \[documents \+ 1\] and of one dtype \(got \[5\] and \[2\], 64 and 64 bits\)"),
+        ([[]], r"must be \[documents \+ 1\] .*\(got \[0\] and \[0\]"),
+        ([[[0, 5], [30, ROWS]]], r"must be \[documents \+ 1\] .*\(got \[2, 2\] and \[2, 2\]"),
         ([[0.5, ROWS]], r"must be whole numbers"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
@@ -125,7 +126,7 @@ def test_blocks_are_masks():
             buffer.set_blocks(indices, 16, causal=causal)
             assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
     for indices, size, text in [
-        (table, 0, "block_size must be a positive whole number"),
+        (table, 0, "block_size must be positive"),
         (table, 15, r"must be \[query blocks, width\] with 4 query blocks \(got \(3, 2\)\)"),
         ([[0], [3], [1]], 16, r"^MaskBuffer.set_blocks: indices must lie in \[0, 3\) \(got 3 in query block 1\)"),
         ([[0, 0], [1, 2], [1, 2]], 16, "indices must not repeat"),
@@ -136,8 +137,8 @@ def test_blocks_are_masks():
 
 def test_head_groups_have_blocks_of_their_own():
     rng = np.random.default_rng(2)
-    heads = HeadConfig(8, 4, 16, 16, "float32")
-    tensors = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (8, 4, 4)]
+    heads = HeadConfig(32, 4, 16, 16, "float32")  # blocks of 16 want eight to share a K/V head
+    tensors = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4)]
     buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", blocks=16, head_groups=2, slices=12)
     table = np.array([[[0, 2], [1, -1], [2, 0]], [[1, -1], [0, 1], [2, 1]]])
     for causal in (False, True):
@@ -149,7 +150,8 @@ def test_head_groups_have_blocks_of_their_own():
     for indices, text in [
         (table[0], r"must be \[2, query blocks, width\] with 3 query blocks \(got \(3, 2\)\)"),
         (table[:, :2], r"with 3 query blocks \(got \(2, 2, 2\)\)"),
-        (np.full((2, 3, 1), 3), r"indices must lie in \[0, 3\)"),
+        (np.full((2, 3, 1), 3), r"indices must lie in \[0, 3\) \(got 3 in query block 0 of head group 0\)"),
+        (table[:, :, :1].repeat(3, 2), r"fit the buffer, more slices make room \(got 2 x 3 query blocks of up to 3"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             buffer.set_blocks(indices, 16, causal=False)
@@ -166,8 +168,8 @@ def test_head_groups_have_blocks_of_their_own():
 def test_what_no_row_chose_reaches_nothing():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     rng = np.random.default_rng(5)
-    heads = HeadConfig(8, 4, 16, 16, "float32")
-    arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (8, 4, 4, 8)]
+    heads = HeadConfig(32, 4, 16, 16, "float32")
+    arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4, 32)]
     # Of two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that nobody chose.
     table = np.array([[[0], [-1], [2]], [[0], [1], [-1]]])
     q, k, v, dout = arrays_of
@@ -181,7 +183,7 @@ def test_what_no_row_chose_reaches_nothing():
             out, _ = flex_flash_attn_func(*leaves, mask)
             out.backward(torch.from_numpy(dout))
             for group in range(2):
-                of_q, of_kv = slice(4 * group, 4 * group + 4), slice(2 * group, 2 * group + 2)
+                of_q, of_kv = slice(16 * group, 16 * group + 16), slice(2 * group, 2 * group + 2)
                 clean = [np.nan_to_num(x[:, of]) for x, of in ((q, of_q), (k, of_kv), (v, of_kv))]
                 want = attention(*clean, mask_cells(masks[group]), dout=dout[:, of_q])
                 for got, exact in (
@@ -202,14 +204,38 @@ def test_typed_ranges_are_masks():
             buffer.set_ranges(np.array(q, dtype), np.array(k, dtype), kinds)
             assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], flex_flash_attn_func(*tensors, wanted)[0])
     for lists, text in [
-        ((q, k[:2]), r"^MaskBuffer.set_ranges: q_ranges and k_ranges must be \[n, 2\] and types \[n\] \(got 6, 4"),
-        ((q, k, [1]), "and types"),
+        ((q, k[:2]), r"^MaskBuffer.set_ranges: .* must be \[n, 2\] .*\(got q_ranges=\[3, 2\], k_ranges=\[2, 2\]\)"),
+        ((q, k, [1]), r"types \[n\] \(got q_ranges=\[3, 2\], k_ranges=\[3, 2\], types=\[1\]\)"),
         ((q, [[0, 20], [10, 49], [30, 48]]), "k_range must lie in"),
         ((q, [[0, 31], [10, 48], [30, 48]]), "must not cover a cell twice"),
         ((q, k, [1, 4, 0]), "type must be 0"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             buffer.set_ranges(*lists)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_ranges_of_another_shape_are_not_taken_for_another_mask(dtype):
+    """Of as many numbers as pairs have, they were: begins and ends apart, say."""
+    tensors, buffer = arrays(), make(slices=9)
+    begins_and_ends = np.array([[0, 10, 30], [10, 30, ROWS]], dtype)
+    pairs = np.ascontiguousarray(begins_and_ends.T)
+    buffer.set_ranges(pairs, pairs)
+    wanted = flex_flash_attn_func(*tensors, Mask.from_ranges(pairs, pairs, "full", ROWS, ROWS))[0]
+    for q, k, types in (
+        (begins_and_ends, begins_and_ends, None),
+        (pairs, begins_and_ends, None),
+        (pairs.ravel(), pairs.ravel(), None),
+        (pairs[None], pairs[None], None),
+        (pairs, pairs, [[0], [0], [0]]),
+        (pairs, pairs, 0),
+    ):
+        with pytest.raises(InvalidArgument, match=r"^MaskBuffer.set_ranges: q_ranges and k_ranges must be \[n, 2\]"):
+            buffer.set_ranges(q, k, types)
+        assert np.array_equal(flex_flash_attn_func(*tensors, buffer)[0], wanted)
+    for none in ([], np.zeros((0, 2), dtype)):
+        buffer.set_ranges(none, none)
+        assert not flex_flash_attn_func(*tensors, buffer)[0].any()
 
 
 def test_memory_use_shows_buffers_that_exist():

@@ -63,10 +63,14 @@ def test_what_does_not_fit_is_refused():
     outside[5, 0, 3] = KEYS
     for bad, message in (
         (twice, r"token_attn_func: lists must name a key once \(got key 7 twice for query 4, K/V head 1\)"),
-        (outside, r"token_attn_func: lists must name rows of k, or -1 for none \(got key 30 for query 5, K/V head 0\)"),
+        (
+            outside,
+            r"token_attn_func: indices must name rows of k, or -1 for none \(got key 30 for query 5, K/V head 0\)",
+        ),
         (lists[:, :1], r"must be int32 or int64 \[rows of q, K/V heads, topk\] = \[20, 2, topk\] \(got int32"),
         (lists.astype(np.float32), r"\(got float32\[20, 2, 8\]\)"),
-        (np.full_like(lists, 2**40, dtype=np.int64), r"\(got key 2147483647"),
+        (np.full_like(lists, 2**40, dtype=np.int64), r"\(got key 1099511627776 for query 0, K/V head 0\)"),
+        (np.full_like(lists, 2**32, dtype=np.int64), r"\(got key 4294967296"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             token_attn_func(q, k, v, bad)

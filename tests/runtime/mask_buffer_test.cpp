@@ -3,9 +3,11 @@
 
 #include "tangram/mask_buffer.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "support/message_of.hpp"
@@ -17,15 +19,16 @@ namespace tangram {
 namespace {
 
 constexpr int64_t kRows = 96;
-constexpr HeadConfig kHeads{4, 2, 16, 16, DType::kFloat32};
-constexpr AttnShape kShape{kRows, kRows, 4, 2, 16, 16, DType::kFloat32};
+constexpr int kHeadsQ = 16;  // eight share a K/V head, so that blocks may be of 16 rows
+constexpr HeadConfig kHeads{kHeadsQ, 2, 16, 16, DType::kFloat32};
+constexpr AttnShape kShape{kRows, kRows, kHeadsQ, 2, 16, 16, DType::kFloat32};
 
 /// q, k, v, dout of small numbers, and what both passes make of them.
 struct Tensors {
-  HostTensor q{DType::kFloat32, kRows, 4, 16}, k{DType::kFloat32, kRows, 2, 16}, v{DType::kFloat32, kRows, 2, 16},
-      out{DType::kFloat32, kRows, 4, 16}, dq{DType::kFloat32, kRows, 4, 16}, dk{DType::kFloat32, kRows, 2, 16},
-      dv{DType::kFloat32, kRows, 2, 16};
-  std::vector<float> lse = std::vector<float>(kRows * 4);
+  HostTensor q{DType::kFloat32, kRows, kHeadsQ, 16}, k{DType::kFloat32, kRows, 2, 16}, v{DType::kFloat32, kRows, 2, 16},
+      out{DType::kFloat32, kRows, kHeadsQ, 16}, dq{DType::kFloat32, kRows, kHeadsQ, 16},
+      dk{DType::kFloat32, kRows, 2, 16}, dv{DType::kFloat32, kRows, 2, 16};
+  std::vector<float> lse = std::vector<float>(kRows * kHeadsQ);
 
   Tensors() {
     int i = 0;
@@ -120,6 +123,17 @@ TEST(MaskBufferOnTheHost, HeadGroupsHaveBlocksOfTheirOwn) {
             "MaskBuffer::set: needs a mask for each of the buffer's head groups, 2 (got 1)");
   EXPECT_EQ(support::message_of([&] { buffer.set_blocks({.indices = indices.data(), .width = 2, .block_size = 32}); }),
             "MaskBuffer::set_blocks: tables must be of the buffer's head groups, 2 (got head_groups=1)");
+  std::vector<int32_t> wrong = indices;
+  for (const size_t place : {size_t{3}, size_t{9}}) {  // of either head group
+    wrong = indices;
+    wrong[place] = 3;
+    EXPECT_EQ(support::message_of([&] {
+                buffer.set_blocks({.indices = wrong.data(), .width = 2, .block_size = 32, .head_groups = 2});
+              }),
+              fmt::format("mask_from_block_indices: indices must lie in [0, 3) (got 3 in query block 1 of head group "
+                          "{})",
+                          place / 6));
+  }
   EXPECT_EQ(support::message_of([&] { MaskBuffer(kShape, {.head_groups = 2}, *backend); }),
             "MaskBuffer: head_groups must be of a buffer made for blocks (got head_groups=2, block_size=0)");
 }
@@ -143,6 +157,102 @@ TEST(MaskBufferOnTheHost, RefusesWhatItSaysItRefuses) {
   buffer.reserve({.documents = 7});
   EXPECT_EQ(buffer.capacity().documents, 7);
   EXPECT_THROW(tensors.step(buffer), InvalidArgument) << "the mask is forgotten";
+}
+
+/// A program that was written where there is no GPU was refused on one.
+TEST(MaskBufferOnTheHost, RefusesMasksThatAGpuHasNoRoomFor) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  const auto refusal = [&](const MaskCapacity& capacity, const auto& set) {
+    MaskBuffer buffer(kShape, capacity, *backend);
+    const std::string text = support::message_of([&] { set(buffer); });
+    EXPECT_EQ(buffer.num_masks(), 0) << text;
+    return text;
+  };
+  std::vector<int64_t> ends;
+  for (int64_t end = 0; end <= kRows; end += 4) ends.push_back(end);
+  AttnShape longer = kShape;
+  longer.seqlen_q = longer.seqlen_k = 2000;
+  std::vector<int64_t> documents;
+  for (int64_t end = 0; end <= 2000; end += 100) documents.push_back(end);
+  MaskBuffer packs(longer, {.documents = 1}, *backend);
+  EXPECT_EQ(support::message_of([&] { packs.set(varlen_mask(documents, true)); }),
+            "MaskBuffer::set: the mask must fit the buffer, more documents make room (got 40 tiles of queries, room "
+            "for 33, documents=1)");
+  packs.reserve({.documents = 20});
+  packs.set(varlen_mask(documents, true));
+  EXPECT_EQ(refusal({.documents = 7},
+                    [&](MaskBuffer& b) { b.set_cu_seqlens({.q = ends.data(), .is_int64 = true, .documents = 24}); }),
+            "MaskBuffer::set_cu_seqlens: the mask must fit the buffer, more documents make room (got 24 documents, "
+            "room for 7)");
+  const std::vector<int32_t> pairs{0, 8, 8, 16, 16, 24};
+  EXPECT_EQ(
+      refusal({.slices = 2},
+              [&](MaskBuffer& b) { b.set_ranges({.q_ranges = pairs.data(), .k_ranges = pairs.data(), .count = 3}); }),
+      "MaskBuffer::set_ranges: the mask must fit the buffer, more slices make room (got 3 ranges, room for 2)");
+  const std::vector<int32_t> indices(12, -1);
+  const auto blocks = [&](int64_t width, int64_t size) {
+    return
+        [=, &indices](MaskBuffer& b) { b.set_blocks({.indices = indices.data(), .width = width, .block_size = size}); };
+  };
+  EXPECT_EQ(refusal({.slices = 11}, blocks(2, 16)),
+            "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 6 query blocks of up to "
+            "2 blocks, room for 11 blocks)");
+  EXPECT_EQ(refusal({}, blocks(1, 8)), "MaskBuffer::set_blocks: block_size must be at least 16 (got block_size=8)");
+  EXPECT_EQ(refusal({.rows_without_keys = false}, blocks(2, 16)),
+            "MaskBuffer: masks as data must be allowed rows that see no key, since nobody has looked (got "
+            "rows_without_keys=false)");
+  EXPECT_EQ(refusal({.rows_without_keys = false}, [&](MaskBuffer& b) { b.set(Mask(kRows, kRows, {})); }),
+            "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
+            "rows_without_keys=false)");
+  MaskBuffer covered(kShape, {.rows_without_keys = false}, *backend);
+  covered.set(causal_mask(kRows, kRows));
+}
+
+TEST(MaskBufferOnTheHost, RefusesBlocksThatAGpuDoesNotTake) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  const auto made = [&](const MaskCapacity& capacity) {
+    return support::message_of([&] { MaskBuffer(kShape, capacity, *backend); });
+  };
+  EXPECT_EQ(made({.block_size = 24}),
+            "MaskBuffer: blocks must be multiples of 16 rows, the queries of a tile or 16 keys (got block_size=24)");
+  EXPECT_NE(made({.deterministic = true, .block_size = 16}).find("must not be of deterministic calls"),
+            std::string::npos);
+  EXPECT_NE(made({.rows_without_keys = false, .block_size = 16}).find("must be allowed rows that see no key"),
+            std::string::npos);
+  EXPECT_EQ(made({.deterministic = true, .block_size = 128}), "nothing was thrown")
+      << "kernels that do not gather take these";
+  Tensors tensors;
+  MaskBuffer buffer(kShape, {.slices = 12, .block_size = 32}, *backend);
+  const std::vector<int32_t> indices{0, 1, 2, 1, 1, 0};
+  EXPECT_EQ(support::message_of([&] { buffer.set_blocks({.indices = indices.data(), .width = 1, .block_size = 16}); }),
+            "MaskBuffer::set_blocks: block_size must be at least that of the buffer, 32, and a multiple of 16 (got "
+            "block_size=16)");
+  EXPECT_EQ(support::message_of([&] { buffer.set_blocks({.indices = indices.data(), .width = 5, .block_size = 32}); }),
+            "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 1 x 3 query blocks of up "
+            "to 5 blocks of 32, room for 12 blocks of 32)");
+  for (const auto* what : {"documents", "ranges"}) {
+    const std::string text = support::message_of([&] {
+      if (what[0] == 'd') {
+        buffer.set_cu_seqlens({.q = indices.data(), .documents = 1});
+      } else {
+        buffer.set_ranges({});
+      }
+    });
+    EXPECT_EQ(text, fmt::format("MaskBuffer: a buffer made for blocks must get them by set_blocks() or set() (got {})",
+                                what));
+  }
+  EXPECT_NE(support::message_of([&] {
+              buffer.set(Mask(kRows, kRows, {{{0, kRows}, {0, kRows}, -20, 0}}));
+            }).find("tiles of 16 queries see whole groups of 16 keys"),
+            std::string::npos);
+  buffer.set_blocks({.indices = indices.data(), .width = 2, .block_size = 32});
+  tensors.step(buffer);
+  AttnBackwardArgs args{tensors.q.view(), tensors.k.view(),  tensors.v.view(),  tensors.out.view(), tensors.lse.data(),
+                        tensors.q.view(), tensors.dq.view(), tensors.dk.view(), tensors.dv.view()};
+  args.options.softcap = 5;
+  EXPECT_EQ(support::message_of([&] { buffer.backward(args); }),
+            "MaskBuffer::backward: calls with a MaskBuffer for blocks must be without softcap and dsink (got "
+            "softcap=5, dsink=false)");
 }
 
 }  // namespace

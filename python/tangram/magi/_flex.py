@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,17 +17,21 @@ from .. import flex as tangram_flex
 from .. import tokens as tangram_tokens
 from .._core import Mask
 from .._runs import RunsToSlices
+from .._shapes import IN_A_ROW, check_indices, check_keys, check_shapes, check_tensor_of_indices
 from .._torch_tokens import refusal
 from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
 from ._enums import AttnSinkLayout
 from ._key import env
+from ._orders import Function, by_name
 from ._ranges import AttnRanges
 
 _NAME = "flex_flash_attn_func"
 _TUNING = ("disable_fwd_atomic_reduction", "auto_range_merge", "ref_block_size")
 _OF_1_0 = ("softmax_scale", "softcap", "deterministic", "sm_margin", *_TUNING)
 """Positional there after sink."""
+_BESIDE_INDICES = {"q_block_size": (None, 1), "k_block_size": (None, 1), "sparse_load": (None, False)}
+"""What these may be beside index_attn_indices."""
 
 
 def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
@@ -36,11 +43,7 @@ def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
     import numpy as np
 
     listed = indices.detach().cpu().numpy().astype(np.int64)
-    if listed.min(initial=0) < -1 or listed.max(initial=-1) >= seqlen_k:
-        raise InvalidArgument(
-            f"{_NAME}: index_attn_indices must be rows of keys in [0, {seqlen_k}), or -1 for none "
-            f"(got {listed.min()} to {listed.max()})"
-        )
+    check_keys(_NAME, "index_attn_indices", listed, seqlen_k)
     masks = []
     for head in range(listed.shape[1]):
         runs = RunsToSlices(np, _NAME)
@@ -61,18 +64,30 @@ def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
     return masks
 
 
-def _check_indexed(q: Tensor, k: Tensor, indices: Tensor, given: dict[str, Any]) -> None:
-    """Refuses what does not go with index_attn_indices."""
-    for name, value in given.items():
-        if value not in (None, 1, False):
-            raise InvalidArgument(
-                f"{_NAME}: index_attn_indices stand for the mask alone, by single rows (got {name} beside them)"
-            )
-    shape = tuple(indices.shape)
-    if len(shape) != 3 or shape[:2] != (q.shape[0], k.shape[1]) or indices.dtype not in (torch.int32, torch.int64):
+def _check_tensors(q: Any, k: Any, v: Any) -> None:
+    if not all(isinstance(x, Tensor) for x in (q, k, v)):
+        kinds = ", ".join(type(x).__name__ for x in (q, k, v))
         raise InvalidArgument(
-            f"{_NAME}: index_attn_indices must be int32 [rows of q, K/V heads, keys] = [{q.shape[0]}, {k.shape[1]}, n] "
-            f"(got {indices.dtype}{list(shape)})"
+            f"{_NAME}: q, k and v must be torch tensors; tangram.flex_flash_attn_func takes arrays (got {kinds})"
+        )
+    check_shapes(q.shape, k.shape, v.shape, IN_A_ROW)
+
+
+def _check_indexed(q: Tensor, k: Tensor, indices: Any, ranges: dict[str, Any], options: dict[str, Any]) -> None:
+    """Refuses what does not go with index_attn_indices: ranges, and other values than these of options."""
+    beside = [name for name, value in ranges.items() if value is not None]
+    beside += [f"{name}={value!r:.40}" for name, value in options.items() if value not in _BESIDE_INDICES[name]]
+    if beside:
+        raise InvalidArgument(
+            f"{_NAME}: index_attn_indices stand for the mask alone, by single rows (got {', '.join(beside)} beside "
+            "them)"
+        )
+    check_tensor_of_indices(_NAME, "index_attn_indices", indices)
+    check_indices(_NAME, "index_attn_indices", indices, q.shape, k.shape)
+    if indices.device.type not in ("cpu", q.device.type):
+        raise InvalidArgument(
+            f"{_NAME}: index_attn_indices must lie where q does, or on the host (got q on {q.device}, "
+            f"index_attn_indices on {indices.device})"
         )
 
 
@@ -90,20 +105,31 @@ def _stays_on_gpu(q: Tensor, k: Tensor, v: Tensor, indices: Tensor) -> bool:
     return backend in (None, "sm90") and not refusal(q, k, v, indices, backend)
 
 
-def _by_position(values: tuple[Any, ...]) -> dict[str, Any]:
-    """The positional arguments of 1.0 after attn_type_map; sink_layout stands behind sink in some versions, and a
-    number tells those without a sink, where softmax_scale comes first."""
+def _after_types(values: Sequence[Any]) -> Sequence[str]:
+    """The names of 1.0 after attn_type_map; sink_layout stands behind sink in some versions, and a number tells those
+    without a sink, where softmax_scale comes first."""
     has_layout = len(values) > 1 and isinstance(values[1], str)
     before_sinks = isinstance(values[0], (int, float))
     sinks = () if before_sinks else ("sink", "sink_layout") if has_layout else ("sink",)
-    names = (*sinks, *_OF_1_0)
-    if len(values) > len(names):
-        raise InvalidArgument(
-            f"{_NAME}: takes {', '.join(names)} by position after attn_type_map (got {len(values)} arguments there)"
-        )
-    return dict(zip(names, values, strict=False))
+    return (*sinks, *_OF_1_0)
 
 
+def _in_the_order_of_1_0(function: Function) -> Function:
+    """Names what stands by position after attn_type_map, so that what is given by keyword beside it counts too."""
+    parameters = inspect.signature(function).parameters.values()
+    own = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    first = own[: own.index("attn_type_map") + 1]
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if len(args) <= len(first):
+            return function(*args, **kwargs)
+        return function(**by_name(_NAME, own, [*first, *_after_types(args[len(first) :])], args, kwargs))
+
+    return call  # type: ignore[return-value]
+
+
+@_in_the_order_of_1_0
 def flex_flash_attn_func(
     q: Tensor,
     k: Tensor,
@@ -142,32 +168,29 @@ def flex_flash_attn_func(
     """Attention on one device over ranges, or over the keys that index_attn_indices names.
 
     What follows attn_type_map goes by keyword, as in 1.1, or by position, as in 1.0: sink, (sink_layout,)
-    softmax_scale, softcap, deterministic, sm_margin.
+    softmax_scale, softcap, deterministic, sm_margin. Each may be given once.
 
     Args:
         index_attn_indices: instead of ranges `[rows of q, K/V heads, n]` int32: rows of keys that a query sees, each
             once, -1 for none. On a GPU bfloat16 and float16 of head_dim 128 without sink, softcap and
             return_max_logits go to tangram.token_attn_func, whose kernels read them. Else they are read on the host,
-            which synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then.
+            which synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then,
+            and without effect beside ranges; sparse_load is False then.
         disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
             ref_block_size, max_seqlen_q, max_seqlen_k, auto_range_merge, range_merge, swap_ab, pack_gqa, cat_gqa,
             sparse_load, block_sparse, index_attn, swap_bwd_qk_loop, profile_mode: choose and tune kernels there, and
             have no effect here.
         The others as of tangram.flex_flash_attn_func.
     """
-    if of_1_0:
-        given = _by_position(of_1_0)
-        return flex_flash_attn_func(
-            q, k, v, q_ranges, k_ranges, attn_type_map, return_max_logits=return_max_logits, **given
-        )
+    _check_tensors(q, k, v)
     if sink_layout not in ("sh", "ssh"):
         raise InvalidArgument(
             f"{_NAME}: sink_layout must be 'sh' or 'ssh', sinks have no values (got sink_layout={sink_layout!r})"
         )
     if index_attn_indices is not None:
-        beside = {"q_ranges": q_ranges, "k_ranges": k_ranges, "attn_type_map": attn_type_map}
-        beside |= {"q_block_size": q_block_size, "k_block_size": k_block_size, "sparse_load": sparse_load}
-        _check_indexed(q, k, index_attn_indices, beside)
+        ranges = {"q_ranges": q_ranges, "k_ranges": k_ranges, "attn_type_map": attn_type_map}
+        options = {"q_block_size": q_block_size, "k_block_size": k_block_size, "sparse_load": sparse_load}
+        _check_indexed(q, k, index_attn_indices, ranges, options)
     elif q_ranges is None or k_ranges is None:
         raise InvalidArgument(
             f"{_NAME}: needs q_ranges and k_ranges, or index_attn_indices (got q_ranges="

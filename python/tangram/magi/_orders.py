@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..errors import InvalidArgument
@@ -36,22 +36,27 @@ def in_any_order(anchor: str, is_anchor: Callable[[Any], bool], *orders: str) ->
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             order = _order_of(args, named, anchor, is_anchor)
-            if len(args) > len(order):
-                raise InvalidArgument(
-                    f"{name}: takes {', '.join(order)} by position (got {len(args)} positional arguments)"
-                )
-            given = dict(zip(order, args, strict=False))
-            twice = sorted(set(given) & set(kwargs))
-            if twice:
-                raise InvalidArgument(f"{name}: each argument may be given once (got {', '.join(twice)} twice)")
-            unknown = sorted(set(kwargs) - set(own))
-            if unknown:
-                raise InvalidArgument(f"{name}: knows the arguments {', '.join(own)} (got {', '.join(unknown)})")
-            return function(**given, **kwargs)
+            return function(**by_name(name, own, order, args, kwargs))
 
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def by_name(
+    name: str, own: Sequence[str], order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All arguments of a call of `name`, whose own those are, with the positional ones in this order."""
+    if len(args) > len(order):
+        raise InvalidArgument(f"{name}: takes {', '.join(order)} by position (got {len(args)} positional arguments)")
+    given = dict(zip(order, args, strict=False))
+    twice = sorted(set(given) & set(kwargs))
+    if twice:
+        raise InvalidArgument(f"{name}: each argument may be given once (got {', '.join(twice)} twice)")
+    unknown = sorted(set(kwargs) - set(own))
+    if unknown:
+        raise InvalidArgument(f"{name}: knows the arguments {', '.join(own)} (got {', '.join(unknown)})")
+    return {**given, **kwargs}
 
 
 def _order_of(args: Sequence[Any], orders: list[list[str]], anchor: str, is_anchor: Callable[[Any], bool]) -> list[str]:

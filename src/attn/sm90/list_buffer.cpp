@@ -55,7 +55,7 @@ void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward
   layout_.check(forward, backward);
   require(capacity_.block_size == 0 || sees_whole_tiles(backward),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
-          "another)",
+          "one of which some see nothing)",
           backward::kTileShape.block_n);
   require(!cuda::is_captured(stream),
           "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What a MaskBuffer on the host refuses, which needs no room: what one on a GPU would, so that a program that runs
+// where there is no GPU runs on one.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "schedule/block_image.hpp"
+#include "schedule/mask_image.hpp"
+#include "tangram/attention.hpp"
+#include "tangram/mask_data.hpp"
+
+namespace tangram {
+
+/// Room as lists of kernels of head_dim 128 have it; what head dims and dtypes kernels take is not asked.
+class HostRoom {
+ public:
+  /// Throws InvalidArgument for a capacity that a GPU's buffer cannot have.
+  HostRoom(const AttnShape& shape, const MaskCapacity& capacity);
+
+  /// Throw InvalidArgument, naming what is too much: for the masks of all head groups, for data that has not been read,
+  /// and for calls that blocks are not for.
+  void check(std::span<const std::span<const AttnSlice>> masks) const;
+  void check(const MaskData& data) const;
+  void check(const AttnBackwardArgs& args) const;
+
+ private:
+  void check_lists(std::span<const AttnSlice> slices) const;
+
+  AttnShape shape_;
+  MaskCapacity capacity_;
+  std::optional<schedule::BlockImageLayout> blocks_;  // of blocks that kernels gather, else:
+  std::optional<schedule::ImageLayout> lists_;
+};
+
+}  // namespace tangram

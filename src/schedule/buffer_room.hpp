@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What masks as data (tangram/mask_data.hpp) need of a buffer whose kernels do not gather, by what is known without the
+// data; for those that do, builder::block_lists_of.
+#pragma once
+
+#include <cstdint>
+
+#include "tangram/attn_shape.hpp"
+#include "tangram/mask_capacity.hpp"
+#include "tangram/mask_data.hpp"
+
+namespace tangram::schedule {
+
+/// Rows of blocks of a table, at least.
+inline constexpr int64_t kLeastBlock = 16;
+
+/// Whether blocks of such a capacity fill the steps of kernels that do not gather, and are the same for all heads, as
+/// these want them.
+bool fills_steps(const MaskCapacity& capacity);
+
+/// What lists have room for in a buffer that does not gather: as `capacity` says, but for blocks that fill steps.
+MaskCapacity room_of_lists(const MaskCapacity& capacity);
+
+/// Throws InvalidArgument for data that a buffer made for blocks does not take.
+void check_is_blocks(const MaskData& data);
+
+/// Throws InvalidArgument, naming the function that takes such data and what to make larger, for a mask that lists of
+/// `room`, of room_of_lists(), cannot hold.
+void check_room(const MaskData& data, const AttnShape& shape, const MaskCapacity& room);
+
+}  // namespace tangram::schedule
