@@ -3,8 +3,8 @@
 """Draws what block_masks.py measured, and writes its table into a page.
 
 Rates over the share of visible blocks: a column of panels for each block size, forward above, backward below, a line
-for each system. The table of `--markdown PAGE` takes the place of what stands between `<!-- rates -->` and
-`<!-- end of rates -->` there. Of several measurements of one cell the last one counts.
+for each system that was measured. The table of `--markdown PAGE` takes the place of what stands between
+`<!-- rates -->` and `<!-- end of rates -->` there. Of several measurements of one cell the last one counts.
 
     python benchmarks/attn/block_masks_svg.py docs/results/block_masks_h200.csv [MORE.csv ...] \
         --svg docs/results/block_masks_h200.svg --markdown docs/results/block_masks_h200.md [--rows 16384]
@@ -96,8 +96,9 @@ def draw(cells, rows, head_dim, where):
     top = 100 * math.ceil(most / 100 + 0.2)
     width = max(LEFT + len(blocks) * (PANEL_W + GAP_X), 640)
     height = TOP + 2 * PANEL_H + GAP_Y + BOTTOM
+    measured = {system for rates in chosen.values() for system in rates}
     parts, x = [], LEFT
-    for name, colour in SYSTEMS.values():
+    for name, colour in (SYSTEMS[system] for system in SYSTEMS if system in measured):
         parts.append(f'<rect x="{x}" y="8" width="10" height="10" fill="{colour}"/>' + text(x + 14, 17, name, "start"))
         x += 34 + 7 * len(name)
     for i, kind in enumerate(PASSES):
