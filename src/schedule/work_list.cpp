@@ -9,6 +9,7 @@
 #include <map>
 #include <utility>
 
+#include "core/require.hpp"
 #include "schedule/dealing.hpp"
 #include "schedule/dealing_by_rule.hpp"
 #include "schedule/dealing_rule.hpp"

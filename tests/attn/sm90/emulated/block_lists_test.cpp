@@ -39,7 +39,8 @@ builder::Report build(BuiltBlocks& images, const BlockTable& table, const Order&
     run(3, 1, kThreads, [](const auto& p) { sm90::builder::clear_lists_kernel(p); });
     run(int64_t{lists.num_lines} * lists.width, kThreads, kThreads,
         [](const auto& p) { sm90::builder::mark_choices_kernel(p); });
-    run(lists.num_lines, kWarps, kThreads, [](const auto& p) { sm90::builder::count_choices_kernel(p); });
+    run(builder::num_counts(build, lists), kWarps, kThreads,
+        [](const auto& p) { sm90::builder::count_choices_kernel(p); });
     run(1, 1, 128, [](const auto& p) { sm90::builder::place_choices_kernel<128>(p); });
     run(builder::num_block_parts(build, lists), kWarps, kThreads,
         [](const auto& p) { sm90::builder::fill_lists_kernel(p); });
