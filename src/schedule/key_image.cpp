@@ -33,7 +33,7 @@ int32_t pieces_of(const AttnShape& shape, int64_t num_tiles, const GpuModel& gpu
 
 }  // namespace
 
-bool sees_whole_tiles(const WorkList& work) {
+bool sees_whole_query_tiles(const WorkList& work) {
   for (size_t i = 0; i < work.covered_queries.size(); ++i) {
     const int32_t rows = work.q_tiles[i].row_end - work.q_tiles[i].row_begin;
     const uint64_t all = rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1, seen = work.covered_queries[i] & all;
@@ -68,7 +68,7 @@ KeyLists KeyImage::make(std::span<const AttnSlice> slices) const {
   for (int32_t tile = 0; tile < num_q_tiles_; ++tile) tiles.key_tiles.push_back(tile * kKeyStepQueries);
   tiles.key_tiles.push_back(static_cast<int32_t>(shape_.seqlen_q));
   WorkList work = make_work_list(tiles, slices, shape_, {}, {}, {.calls = BackwardCalls::kDefault, .given = Dealing{}});
-  require(sees_whole_tiles(work),
+  require(sees_whole_query_tiles(work),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
           "another)",
           kKeyStepQueries);

@@ -65,7 +65,7 @@ struct KeyLists {
 };
 
 /// Whether all queries of each tile see something, or none does, so that kernels need not ask which.
-bool sees_whole_tiles(const WorkList& work);
+bool sees_whole_query_tiles(const WorkList& work);
 
 /// Where the lists are. Tiles of queries are the same for all masks, since blocks begin where tiles do.
 class KeyImage {

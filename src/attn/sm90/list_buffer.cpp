@@ -44,7 +44,7 @@ void ListBuffer::make_builder() {
 void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
   check_refused();
   layout_.check(forward, backward);
-  require(capacity_.block_size == 0 || schedule::sees_whole_tiles(backward),
+  require(capacity_.block_size == 0 || schedule::sees_whole_query_tiles(backward),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
           "another)",
           backward::kTileShape.block_n);
