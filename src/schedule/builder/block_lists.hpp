@@ -147,7 +147,7 @@ TANGRAM_HOST_DEVICE void mark_choice(const Team& team, const BlockBuild& build, 
 /// What the tiles of a line cost.
 template <class Team>
 TANGRAM_HOST_DEVICE void count_line_of_choices(const Team& team, const BlockBuild& build, const BlockLists& lists,
-                                      int32_t line) {
+                                               int32_t line) {
   const int32_t row = line % lists.lines_per_mask, mask = line / lists.lines_per_mask;
   int64_t blocks = 0, has_last = 0, runs = 0;
   for_each(team, lists.words_per_line, [&](int32_t at) { blocks += count_bits(lists.full_bits(build, line, at)); });

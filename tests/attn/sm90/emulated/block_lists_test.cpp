@@ -202,7 +202,7 @@ void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_hos
   params.zeroed_sums = true;
   emulated_backward::fill_results(r.all, r.expected);
   emulated_backward::run_call<sm90::backward::Traits<__nv_bfloat16, kHeadDim, false, false>>(params, sizes, r.all,
-                                                                                           false, 3, order);
+                                                                                             false, 3, order);
   emulated_backward::expect_gradients(r.all, r.expected, false);
 }
 
@@ -223,8 +223,7 @@ TEST(Sm90EmulatedBlockLists, KeysAtRestAgreeWithFloat64) {
       for (builder::Choice& of_group : choice.of_groups) of_group.causal = square && round % 2 == 1;
       for (const bool of_host : {false, true}) {
         if (of_host && round == 0 && !support::is_long_run()) continue;
-        (c.head_dim == 64 ? expect_gradients<64> : expect_gradients<128>)(of, choice, of_host,
-                                                                          emulated::order(seed++));
+        (c.head_dim == 64 ? expect_gradients<64> : expect_gradients<128>)(of, choice, of_host, emulated::order(seed++));
       }
     }
   }
