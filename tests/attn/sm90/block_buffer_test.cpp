@@ -109,6 +109,7 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
         test::RandomConfig config;
         config.shape = c.shape;
         config.out_dtype = config.grad_dtype = c.shape.dtype;
+        config.softcap = c.capacity.block_size % 128 == 0 && round == 3 ? 5.0f : 0.0f;
         test::RandomHeads r = test::make_random_heads(config, slices, static_cast<unsigned>(round) + 1);
         test::OnDevice device(r.all);
         const auto indices = cuda::DeviceBuffer::copy_of(choice.indices);
