@@ -291,7 +291,8 @@ def test_a_graph_reads_the_blocks_that_a_model_has_chosen(block, causal):
 
 
 @pytest.mark.parametrize(
-    ("block", "head_groups", "causal"), [(16, 1, False), (32, 2, False), (64, 2, True), (64, 1, False), (128, 1, False)]
+    ("block", "head_groups", "causal"),
+    [(16, 1, False), (32, 2, False), (64, 2, True), (64, 1, False), (128, 1, False), (128, 2, False), (128, 2, True)],
 )
 def test_a_graph_reads_blocks_of_head_groups(block, head_groups, causal):
     torch.manual_seed(block)
