@@ -14,7 +14,7 @@ and the package tangram.
 import argparse
 
 import torch
-from side_by_side import captured
+from head_masks import Calls, graph_of
 from turns import take_turns
 
 import tangram
@@ -33,32 +33,25 @@ def shapes_of(ratio):
     return (ratio * kv_heads, kv_heads), (power * kv_heads, kv_heads), (ratio * kv_heads, ratio * kv_heads // power)
 
 
-def calls_of(rows, heads_q, heads_kv, head_dim, mask):
+def calls_of(rows, heads_q, heads_kv, head_dim, mask, backend):
     """Graphs of both passes."""
-    options = {"device": "cuda", "dtype": torch.bfloat16}
-    q = torch.randn(rows, heads_q, head_dim, requires_grad=True, **options)
-    k, v = (torch.randn(rows, heads_kv, head_dim, requires_grad=True, **options) for _ in range(2))
-    dout = torch.randn(rows, heads_q, head_dim, **options)
-
-    def forward():
-        with torch.no_grad():
-            return tangram.flex_flash_attn_func(q, k, v, mask)[0]
-
-    out = tangram.flex_flash_attn_func(q, k, v, mask)[0]
-    return {
-        "forward": captured(forward),
-        "backward": captured(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)),
+    heads = tangram.HeadConfig(heads_q, heads_kv, head_dim, head_dim, "bfloat16")
+    calls = Calls(mask, heads, rows, rows, backend)
+    graphs = {
+        "forward": graph_of([calls], Calls.forward),
+        "backward": graph_of([calls], lambda call: call.backward(False)),
     }
+    return calls, graphs
 
 
 def measure(rows, head_dim, ratios):
     """{pass: {(query heads, K/V heads): TFLOP/s}}"""
-    mask = tangram.Mask.causal(rows)
+    mask, backend = tangram.Mask.causal(rows), tangram.Backend("sm90")
     shapes = dict.fromkeys(shape for ratio in ratios for shape in shapes_of(ratio))
-    calls = {shape: calls_of(rows, *shape, head_dim, mask) for shape in shapes}
+    made = {shape: calls_of(rows, *shape, head_dim, mask, backend) for shape in shapes}
     rates = {}
     for name, products in (("forward", 2), ("backward", 5)):
-        times = take_turns({shape: calls[shape][name] for shape in shapes}, ROUNDS)
+        times = take_turns({shape: graphs[name].replay for shape, (_, graphs) in made.items()}, ROUNDS)
         rates[name] = {shape: 2 * products * mask.area * shape[0] * head_dim / ms / 1e9 for shape, ms in times.items()}
     return rates
 

@@ -4,9 +4,10 @@
 // Times the backward pass of masks with given dealings on a Hopper GPU, the dealings of a mask in turns in random
 // order, and prints one figure a line in the project's CSV schema; `strategy` is the dealing (dealing_cases.hpp).
 //
-//   time_dealings tests/data/dealing_masks.json machine [regular expression of names [tried]]
+//   time_dealings tests/data/dealing_masks.json machine [regular expression of names [tried | DEALING ...]]
 //
-// `tried`: of default calls, and the forms that are tried on a kind of mask.
+// `tried`: of default calls, and the forms that are tried on a kind of mask. Or default calls of the dealings that are
+// named (as `p4_t1_i`), and of the one that is chosen.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@
 #include <memory>
 #include <regex>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -77,8 +79,10 @@ class Problem {
 
   /// A list that is dealt so; kept by the caller while it is timed.
   std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::DealingCase& of, const schedule::Dealing& how) {
+    // Deterministic calls are not dealt in pieces by length (docs/design/backward_dealing.md).
+    const BackwardCalls calls = how.most_steps > 0 ? BackwardCalls::kDefault : BackwardCalls::kBoth;
     const schedule::WorkList work =
-        schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {.given = how});
+        schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {calls, how});
     return std::make_unique<sm90::backward::DeviceWorkList>(work, shape_);
   }
 
@@ -134,7 +138,22 @@ std::vector<schedule::Dealing> dealings_to_time(const test::DealingProblem& prob
   return result;
 }
 
-void time_case(const test::DealingCase& of, const std::string& machine, bool tried, Communicator& control) {
+/// What is chosen, and what is named.
+std::vector<schedule::Dealing> named_dealings(test::DealingProblem& problem, const GpuModel& gpu,
+                                              std::span<const std::string> names) {
+  schedule::Extents extents = problem.extents;
+  std::vector<schedule::Dealing> result{schedule::choose_dealing(extents, problem.spread, problem.shape, gpu)};
+  for (const std::string& name : names) {
+    const schedule::Dealing how = test::dealing_from_text(name);
+    if (problem.shape.num_heads_q / problem.shape.num_heads_kv % how.pieces == 0) result.push_back(how);
+  }
+  return result;
+}
+
+/// `names`: none, `tried`, or dealings.
+void time_case(const test::DealingCase& of, const std::string& machine, std::span<const std::string> names,
+               Communicator& control) {
+  const bool tried = names.size() == 1 && names[0] == "tried";
   Problem problem(of);
   struct Timed {
     schedule::Dealing how;
@@ -142,10 +161,11 @@ void time_case(const test::DealingCase& of, const std::string& machine, bool tri
     std::unique_ptr<sm90::backward::DeviceWorkList> lists;
   };
   std::vector<Timed> all;
-  for (const schedule::Dealing& how : dealings_to_time(problem.mask(), sm90::gpu_of_current_device(), tried)) {
+  const GpuModel gpu = sm90::gpu_of_current_device();
+  for (const schedule::Dealing& how : names.empty() || tried ? dealings_to_time(problem.mask(), gpu, tried)
+                                                             : named_dealings(problem.mask(), gpu, names)) {
     all.push_back({how, false, problem.lists(of, how)});
-    // Deterministic calls are not dealt in pieces by length (docs/design/backward_dealing.md).
-    if (how.most_steps == 0 && !tried) all.push_back({how, true, problem.lists(of, how)});
+    if (how.most_steps == 0 && names.empty()) all.push_back({how, true, problem.lists(of, how)});
   }
   std::vector<bench::TimedCall> calls;
   for (Timed& timed : all) {
@@ -166,7 +186,7 @@ void time_case(const test::DealingCase& of, const std::string& machine, bool tri
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: time_dealings MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried]]\n");
+    fmt::print(stderr, "usage: time_dealings MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried | DEALING ...]]\n");
     return 2;
   }
   try {
@@ -174,10 +194,10 @@ int main(int argc, char** argv) {
         "version,machine,mask,seqlen_q,seqlen_k,cp_size,chunk_size,heads_q,heads_kv,head_dim,head_dim_v,dtype,"
         "backend,transport,strategy,figure,unit,value\n");
     const std::vector<test::DealingCase> cases = test::read_dealing_cases(argv[1]);
-    const bool tried = argc > 4 && std::string(argv[4]) == "tried";
+    const std::vector<std::string> names(argv + std::min(argc, 4), argv + argc);
     run_local_ranks(1, [&](Communicator& control) {
       for (const test::DealingCase& of : cases) {
-        if (argc < 4 || std::regex_search(of.name, std::regex(argv[3]))) time_case(of, argv[2], tried, control);
+        if (argc < 4 || std::regex_search(of.name, std::regex(argv[3]))) time_case(of, argv[2], names, control);
       }
     });
   } catch (const std::exception& error) {

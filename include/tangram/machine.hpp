@@ -66,6 +66,7 @@ namespace h200 {
 
 inline constexpr int kMultiprocessors = 132;
 inline constexpr int64_t kL2Bytes = int64_t{60} << 20;
+inline constexpr double kMemoryBytesPerS = 4.9e12;  ///< of its pins
 inline constexpr int64_t kMemoryBytes = 141'000'000'000;
 /// Of kernels of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};

@@ -20,9 +20,17 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
+/// Twice a clock, of so many bits.
+double memory_bytes_per_s(int device) {
+  constexpr double kKilo = 1e3, kBits = 8;
+  return 2 * kKilo * attribute(cudaDevAttrMemoryClockRate, device) *
+         attribute(cudaDevAttrGlobalMemoryBusWidth, device) / kBits;
+}
+
 DeviceFacts ask(int device) {
   return {attribute(cudaDevAttrMultiProcessorCount, device), attribute(cudaDevAttrL2CacheSize, device),
-          attribute(cudaDevAttrComputeCapabilityMajor, device), attribute(cudaDevAttrComputeCapabilityMinor, device)};
+          memory_bytes_per_s(device), attribute(cudaDevAttrComputeCapabilityMajor, device),
+          attribute(cudaDevAttrComputeCapabilityMinor, device)};
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace tangram::cuda {
 struct DeviceFacts {
   int multiprocessors = 0;
   int64_t l2_bytes = 0;
-  int major = 0;  ///< of the compute capability
+  double memory_bytes_per_s = 0;  ///< of its pins
+  int major = 0;                  ///< of the compute capability
   int minor = 0;
 
   /// Blocks of 256 threads that keep its memory busy, where each walks over what there is to move.

@@ -15,6 +15,10 @@ namespace tangram {
 struct GpuModel {
   int multiprocessors = h200::kMultiprocessors;
   int64_t l2_bytes = h200::kL2Bytes;
+  double memory_bytes_per_s = h200::kMemoryBytesPerS;
+
+  /// As an H100's, of 3.35 TB/s at most, is beside an H200's: that backward kernels wait for it.
+  bool has_slow_memory() const { return memory_bytes_per_s < 0.85 * h200::kMemoryBytesPerS; }
 
   friend bool operator==(const GpuModel&, const GpuModel&) = default;
 };

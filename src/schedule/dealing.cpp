@@ -71,24 +71,23 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
 }
 
 /// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
-/// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms
-/// (docs/experiments/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or items are so few that they
-/// end unevenly.
-std::optional<Dealing> choose_scattered(const Setting& in) {
-  struct Pieces {
-    int count;
-    double slowness;
-  };
-  static constexpr std::array kSmallHeads{Pieces{1, 1}, Pieces{2, 0.995}};
-  static constexpr std::array kLargeHeads{Pieces{2, 1}, Pieces{4, 1.008}};
-  constexpr double kUneven = 1.1;
-  const bool small = in.shape.head_dim <= 64;
+/// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms,
+/// and how unevenly they may end before another form is faster (docs/experiments/2026-11-26-block-masks.md). Nothing
+/// where heads cannot be cut so, or items are so few that they end more unevenly.
+std::optional<Dealing> choose_scattered(const Setting& in, const Visits& visits) {
+  const bool small = scatters_heads_inside(in.shape.head_dim);
+  const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
+  const auto [fewest, most] =
+      scattered_pieces(in.shape.seqlen_q, in.shape.head_dim, group, in.gpu.l2_bytes, in.gpu.has_slow_memory());
+  const bool unequal = is_unequal(visits.longest, visits.items, visits.tiles), cuts = most > fewest;
+  const double uneven = !cuts ? 1.1 : unequal ? 1.5 : 1.25;
   std::optional<Dealing> best;
-  double least = kUneven * even_steps(in);
-  for (const Pieces& pieces : small ? kSmallHeads : kLargeHeads) {
-    if (in.shape.num_heads_q / in.shape.num_heads_kv % pieces.count != 0) continue;
-    const Dealing how{.pieces = pieces.count, .together = 1, .heads_inside = small};
-    const double cost = pieces.slowness * makespan(in, how, {}, least / pieces.slowness);
+  double least = uneven * even_steps(in), slowness = 1;
+  for (int pieces = cuts && unequal ? most : fewest; group % pieces == 0 && pieces <= std::max(most, 2 * fewest);
+       pieces *= 2) {
+    const Dealing how{.pieces = pieces, .together = 1, .heads_inside = small};
+    const double cost = slowness * makespan(in, how, {}, least / slowness);
+    slowness *= small ? 0.995 : 1.008;
     if (cost >= least) continue;
     best = how;
     least = cost;
@@ -114,7 +113,7 @@ Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, 
                        std::span<const double> arrives, bool deterministic) {
   const Visits visits = visits_of(extents);
   if (!deterministic && arrives.empty() && is_scattered(visits.tiles, visits.between)) {
-    if (const std::optional<Dealing> how = choose_scattered({extents, shape, gpu, arrives})) return *how;
+    if (const std::optional<Dealing> how = choose_scattered({extents, shape, gpu, arrives}, visits)) return *how;
   }
   const Choice as_is = choose_form({extents, shape, gpu, arrives}, spread, deterministic);
   if (arrives.empty()) return as_is.how;

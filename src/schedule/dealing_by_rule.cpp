@@ -40,8 +40,9 @@ Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const Gp
   const bool scattered = !deterministic && is_scattered(visits, visits_of(extents).between);
   if (scattered) {
     const bool inside = scatters_heads_inside(shape.head_dim);
-    const auto [pieces, together] =
-        scattered_sections(longest, visits, shape.num_heads_q, group, gpu.multiprocessors, inside);
+    const auto [pieces, together] = scattered_sections(
+        longest, items, visits, shape.num_heads_q, group, gpu.multiprocessors,
+        scattered_pieces(shape.seqlen_q, shape.head_dim, group, gpu.l2_bytes, gpu.has_slow_memory()), inside);
     if (pieces > 0) return {.pieces = pieces, .together = together, .heads_inside = inside};
   }
   Dealing how;

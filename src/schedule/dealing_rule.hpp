@@ -73,14 +73,45 @@ TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_hea
 /// Scattered items of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
 TANGRAM_HOST_DEVICE constexpr bool scatters_heads_inside(int head_dim) { return head_dim <= 64; }
 
-/// Scattered items are dealt as choose_scattered prefers it, head by head, where the longest item takes at most a
-/// quarter of what a multiprocessor does; else they would end unevenly.
-TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t visits, int num_heads_q, int group,
-                                                       int multiprocessors, bool heads_inside) {
-  const int pieces = heads_inside ? 1 : 2;
-  const bool ends_evenly = 4 * longest * group * multiprocessors <= visits * num_heads_q;
-  if (group % pieces != 0 || !ends_evenly) return {};
-  return {pieces, 1};
+/// Into how many pieces of equally many query heads scattered items are cut: at least, and, if they end unevenly or are
+/// unequal, at most.
+struct ScatteredPieces {
+  int32_t fewest = 1;
+  int32_t most = 1;
+};
+
+/// Of smaller heads one, else two, and more as long as queries, dout and sums of dq of a piece are more than three
+/// times what the L2 cache holds: multiprocessors are at any of its tiles at a time, so that much comes from memory.
+/// Where memory is slower than an H200's, as an H100's, that is seen with few rows already if items are unequal, since
+/// these do not keep step, or dealt by length; then smaller pieces are worth their joining
+/// (docs/experiments/2026-11-26-block-masks.md).
+TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes,
+                                                               bool slow_memory) {
+  constexpr int kMost = 8;
+  int pieces = scatters_heads_inside(head_dim) ? 1 : 2;
+  while (group % (2 * pieces) == 0 && 8 * rows * head_dim * (group / pieces) > 3 * l2_bytes) pieces *= 2;
+  int most = pieces;
+  while (slow_memory && !scatters_heads_inside(head_dim) && most < kMost && group % (2 * most) == 0) most *= 2;
+  return {pieces, most};
+}
+
+/// Whether the longest of `items` that visit any tiles, `visits` in all, visits more than two and a half times their
+/// mean: as causal blocks, and those among which one is seen by all queries. Of blocks chosen evenly it is up to twice.
+TANGRAM_HOST_DEVICE inline bool is_unequal(int64_t longest, int64_t items, int64_t visits) {
+  return 2 * longest * items > 5 * visits;
+}
+
+/// Scattered items are dealt as choose_scattered prefers it, head by head, if the longest piece takes at most an eighth
+/// of what a multiprocessor does (a quarter where heads are inside); else they would end unevenly.
+TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t items, int64_t visits, int num_heads_q,
+                                                       int group, int multiprocessors, ScatteredPieces of,
+                                                       bool heads_inside) {
+  const int64_t parts = heads_inside ? 4 : 8, all = visits * num_heads_q;
+  for (int pieces = is_unequal(longest, items, visits) ? of.most : of.fewest; pieces <= of.most; pieces *= 2) {
+    if (group % pieces != 0) break;
+    if (parts * longest * (group / pieces) * multiprocessors <= all) return {pieces, 1};
+  }
+  return {};
 }
 
 }  // namespace tangram::schedule

@@ -126,6 +126,8 @@ Visits visits_of(const Extents& extents) {
   for (const Extent& extent : extents.of_keys) {
     visits.tiles += extent.count;
     visits.between += extent.end - extent.first;
+    visits.longest = std::max(visits.longest, extent.count);
+    visits.items += extent.count > 0;
   }
   return visits;
 }

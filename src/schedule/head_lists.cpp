@@ -205,36 +205,39 @@ class WorkJoiner {
  public:
   WorkJoiner(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,
              const AttnShape& shape, const GpuModel& gpu, BackwardCalls calls)
-      : shape_(shape), calls_(calls), together_(masks_of_section(transposed, shape, gpu, calls)) {
+      : shape_(shape), calls_(calls), together_(masks_of_section(transposed, shape, gpu)) {
     const auto num_masks = static_cast<int>(transposed.size());
     AttnShape of_mask = shape;
     of_mask.num_heads_q /= num_masks;
     of_mask.num_heads_kv /= num_masks;
-    for (size_t g = 0; g < transposed.size(); ++g) {
-      works_.push_back(make_work_list(transposed[g], slices[g], of_mask, share_of(gpu, together_), {},
-                                      {.calls = calls == BackwardCalls::kBoth ? BackwardCalls::kDefault : calls}));
-      if (calls == BackwardCalls::kBoth) {
-        deterministic_.push_back(make_work_list(transposed[g], slices[g], of_mask, share_of(gpu, together_), {},
-                                                {.calls = BackwardCalls::kDeterministic}));
+    for (int g = 0; g < num_masks; ++g) {
+      const auto make = [&](const GpuModel& of_gpu, const DealingOptions& options) {
+        return make_work_list(transposed[static_cast<size_t>(g)], slices[static_cast<size_t>(g)], of_mask, of_gpu, {},
+                              options);
+      };
+      if (calls != BackwardCalls::kDeterministic) {
+        works_.push_back(make(gpu, {.calls = BackwardCalls::kDefault, .num_groups = num_masks, .group = g}));
+      }
+      if (calls != BackwardCalls::kDefault) {
+        deterministic_.push_back(make(share_of(gpu, together_), {.calls = BackwardCalls::kDeterministic}));
       }
     }
   }
 
   WorkList join() {
-    const std::vector<WorkList>& with_turns = calls_ == BackwardCalls::kBoth ? deterministic_ : works_;
-    add_tables(with_turns);
-    const bool deterministic = calls_ == BackwardCalls::kDeterministic;
-    deal(joined_.items, works_, deterministic);
-    if (calls_ == BackwardCalls::kBoth) deal(joined_.deterministic_items, deterministic_, true);
+    add_tables(calls_ == BackwardCalls::kDefault ? works_ : deterministic_);
+    if (calls_ != BackwardCalls::kDeterministic) joined_.items = deal();
+    if (calls_ != BackwardCalls::kDefault) {
+      (calls_ == BackwardCalls::kBoth ? joined_.deterministic_items : joined_.items) = deal_in_turns();
+    }
     return std::move(joined_);
   }
 
  private:
-  /// Queries, dout and sums of dq of a head are what items share (Form::cached).
-  static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu,
-                              BackwardCalls calls) {
+  /// Of deterministic calls. Queries, dout and sums of dq of a head are what items share (Form::cached).
+  static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu) {
     const auto num_masks = static_cast<int>(transposed.size());
-    if (calls == BackwardCalls::kDeterministic && has_few_heads(shape)) return num_masks;
+    if (has_few_heads(shape)) return num_masks;
     const int64_t heads = shape.num_heads_q / num_masks, group = shape.num_heads_q / shape.num_heads_kv;
     int64_t total = 0, longest = 0;
     for (const TileList& tiles : transposed) {
@@ -300,25 +303,50 @@ class WorkJoiner {
     return items;
   }
 
-  void deal(std::vector<Item>& dealt, const std::vector<WorkList>& works, bool deterministic) {
+  /// The items of each mask where they would be if all heads saw it.
+  std::vector<Item> deal() {
+    struct Dealt {
+      double before;
+      Item item;
+    };
+    std::vector<Dealt> all;
     int32_t slabs = 0;
-    std::vector<Queue> queues;
-    for (size_t g = 0; g < works.size(); ++g) {
-      queues.push_back({.items = items_of(works[g], g, deterministic, slabs)});
-      slabs += works[g].num_slabs;
+    for (size_t g = 0; g < works_.size(); ++g) {
+      const std::vector<Item> items = items_of(works_[g], g, false, slabs);
+      for (size_t i = 0; i < items.size(); ++i) all.push_back({works_[g].dealt_before[i], items[i]});
+      slabs += works_[g].num_slabs;
     }
     joined_.num_slabs = std::max(joined_.num_slabs, slabs);
+    std::stable_sort(all.begin(), all.end(), [](const Dealt& a, const Dealt& b) { return a.before < b.before; });
+    std::vector<Item> items;
+    items.reserve(all.size());
+    for (const Dealt& dealt : all) items.push_back(dealt.item);
+    return items;
+  }
+
+  /// Of deterministic calls, where the items of a mask wait for each other in the order in which it alone is dealt:
+  /// sections of masks.
+  std::vector<Item> deal_in_turns() {
+    int32_t slabs = 0;
+    std::vector<Queue> queues;
+    for (size_t g = 0; g < deterministic_.size(); ++g) {
+      queues.push_back({.items = items_of(deterministic_[g], g, true, slabs)});
+      slabs += deterministic_[g].num_slabs;
+    }
+    joined_.num_slabs = std::max(joined_.num_slabs, slabs);
+    std::vector<Item> dealt;
     for (size_t begin = 0; begin < queues.size(); begin += static_cast<size_t>(together_)) {
       const size_t count = std::min(static_cast<size_t>(together_), queues.size() - begin);
       deal_section(dealt, std::span(queues).subspan(begin, count));
     }
+    return dealt;
   }
 
   const AttnShape& shape_;
   BackwardCalls calls_;
-  int together_;
-  std::vector<WorkList> works_, deterministic_;
-  std::vector<int32_t> first_runs_;  // of each mask
+  int together_;                                 // masks of a section of deterministic calls
+  std::vector<WorkList> works_, deterministic_;  // of default calls, and of deterministic ones
+  std::vector<int32_t> first_runs_;              // of each mask
   WorkList joined_;
 };
 

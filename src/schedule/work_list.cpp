@@ -160,18 +160,27 @@ std::vector<Item> items_of_tiles(const TileList& tiles, const Extents& extents,
   return items;
 }
 
-/// Appends the items of all KV heads in the order of dealing; returns how many of them are in pieces.
+/// Appends the items of all KV heads, or those of one of several head groups, in the order of dealing; returns how many
+/// of them are in pieces. `before`: null, or gets WorkList::dealt_before.
 int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, const Extents& extents,
-                   const AttnShape& shape, const Dealing& how) {
+                   const AttnShape& shape, const Dealing& how, const DealingOptions& options,
+                   std::vector<double>* before) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const auto num_heads = static_cast<size_t>(shape.num_heads_kv);
+  const int first_head = options.group * shape.num_heads_kv, end_head = first_head + shape.num_heads_kv;
   std::vector<int32_t> slab_of(of_tiles.size() * num_heads);
   int32_t num_slabs = 0;
+  double dealt = 0;  // query tiles of a K/V head
   items.reserve(most_items(extents, shape.num_heads_kv, how));
-  deal_runs(extents, shape.num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+  deal_runs(extents, shape.num_heads_kv * options.num_groups, how, [&](size_t i, int first, int last, int pieces) {
     const auto count = static_cast<int32_t>(extents.of_keys[i].count);
     const bool is_empty = count == 0;  // which is one piece
-    int head = first / pieces, piece = first % pieces;
+    const double dealt_before = dealt;
+    dealt += static_cast<double>(count) * (last - first) / pieces;
+    first = std::max(first, first_head * pieces);
+    last = std::min(last, end_head * pieces);
+    if (first >= last) return;
+    int head = first / pieces - first_head, piece = first % pieces;
     int begin = first_head_of_piece(group, pieces, piece);
     for (int number = first; number < last; ++number) {
       const int end = piece + 1 == pieces ? group : first_head_of_piece(group, pieces, piece + 1);
@@ -186,11 +195,15 @@ int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, 
         int32_t& slab = slab_of[i * num_heads + static_cast<size_t>(head)];
         if (item.num_pieces > 1 && piece == 0) slab = num_slabs++;
         item.slab = slab;
+        if (before != nullptr) before->push_back(dealt_before);
       }
       begin = end;
       if (++piece == pieces) ++head, piece = begin = 0;
     }
   });
+  if (before != nullptr && dealt > 0) {
+    for (double& share : *before) share /= dealt;
+  }
   return num_slabs;
 }
 
@@ -243,16 +256,21 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
+  AttnShape all_groups = shape;
+  all_groups.num_heads_q *= options.num_groups;
+  all_groups.num_heads_kv *= options.num_groups;
   const auto choose = [&](Extents& in_order, bool deterministic) {
     if (options.by_rule) return dealing_by_rule(in_order, shape, gpu, deterministic);
     const Dealing how =
-        options.given ? *options.given : choose_dealing(in_order, spread, shape, gpu, arrives, deterministic);
+        options.given ? *options.given : choose_dealing(in_order, spread, all_groups, gpu, arrives, deterministic);
     // Its sections are sorted by pieces of different lengths: heads see tiles in orders that add_turns does not know.
     TANGRAM_ASSERT(!deterministic || how.parts_of_rest == 0);
     return how;
   };
+  TANGRAM_ASSERT(options.num_groups == 1 || (options.calls == BackwardCalls::kDefault && late_keys.empty()));
   const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {
-    work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how));
+    std::vector<double>* const before = options.num_groups > 1 ? &work.dealt_before : nullptr;
+    work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how, options, before));
   };
   work.walk = work.deterministic_walk = {direction.descending, direction.same_begin};
   // Only keys that come late change the order.

@@ -35,6 +35,8 @@ struct WorkList {
   bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
   std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls; empty where there are none
   int32_t num_masks = 1;                   ///< see NOTE [tables of masks]
+  /// With DealingOptions::num_groups, of each of `items`: what share of all steps is dealt before it.
+  std::vector<double> dealt_before;
 };
 
 struct DealingOptions {
@@ -43,6 +45,10 @@ struct DealingOptions {
   std::optional<Dealing> given;
   /// By dealing_by_rule, as lists that a GPU builds; of default calls.
   bool by_rule = false;
+  /// The mask is that of one of so many head groups, each of the shape, that one launch computes: items are chosen and
+  /// dealt as if all groups saw it, and those of group `group` are kept, its heads counted from 0. Of default calls.
+  int num_groups = 1;
+  int group = 0;
 };
 
 /// Items of all KV heads, in the order of dealing that `choose_dealing` finds for the GPU; where keys

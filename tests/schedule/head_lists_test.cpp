@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -285,6 +286,45 @@ TEST(HeadLists, PiecesOfAnItemComeInOrderAndShareASlabWithNoOthers) {
       EXPECT_EQ(items[i]->row_begin, items[0]->row_begin);
     }
   }
+}
+
+// Backward, blocks that each K/V head chose took up to twice as long as those that all chose alike: four masks or more
+// were walked together, whose queries and sums the L2 cache does not hold.
+TEST(HeadLists, MasksThatAreEqualAreDealtAsOneMaskForAllHeads) {
+  std::mt19937 random(3);
+  std::set<std::pair<bool, int>> dealings;  // heads inside, most pieces
+  for (const auto& [rows, heads_q, heads_kv] :
+       {std::tuple{8192, 64, 8}, {16384, 64, 8}, {8192, 16, 16}, {500, 16, 4}}) {
+    for (const int head_dim : {64, 128}) {
+      HeadProblem p{"equal", shape_of_heads(rows, rows, heads_q, heads_kv), {}};
+      p.shape.head_dim = p.shape.head_dim_v = head_dim;
+      const std::vector<AttnSlice> blocks = chosen_blocks(p.shape, 128, 0.12, random);
+      std::vector<AttnSlice> with_first{AttnSlice::full({0, rows}, {0, 128})};  // which all queries see
+      for (const AttnSlice& slice : blocks) {
+        if (slice.k_range.begin > 0) with_first.push_back(slice);
+      }
+      for (const auto& mask : {blocks, with_first, {AttnSlice::causal({0, rows}, {0, rows})}}) {
+        SCOPED_TRACE(::testing::Message() << rows << " rows, " << head_dim << ", slices: " << mask.size());
+        p.masks.assign(4, mask);
+        const WorkList joined = joined_work(p, BackwardCalls::kDefault);
+        const WorkList one =
+            make_work_list(transposed_list(mask, p.shape), mask, p.shape, p.gpu(), {}, {BackwardCalls::kDefault});
+        EXPECT_EQ(joined.zeroed_sums, one.zeroed_sums);
+        ASSERT_EQ(joined.items.size(), one.items.size());
+        int most_pieces = 0;
+        for (size_t i = 0; i < one.items.size(); ++i) {
+          const Item &a = joined.items[i], &b = one.items[i];
+          ASSERT_EQ(std::tuple(a.row_begin, a.kv_head, a.head_begin, a.head_end, a.num_steps, a.piece, a.num_pieces),
+                    std::tuple(b.row_begin, b.kv_head, b.head_begin, b.head_end, b.num_steps, b.piece, b.num_pieces))
+              << i;
+          ASSERT_EQ((a.flags & kItemHeadsInside) != 0, one.walk.heads_inside);
+          most_pieces = std::max(most_pieces, b.num_pieces);
+        }
+        dealings.emplace(one.walk.heads_inside, most_pieces);
+      }
+    }
+  }
+  EXPECT_GE(dealings.size(), 4U);
 }
 
 }  // namespace

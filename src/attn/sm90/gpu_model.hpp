@@ -11,7 +11,7 @@ namespace tangram::sm90 {
 
 inline GpuModel gpu_of_current_device() {
   const cuda::DeviceFacts& facts = cuda::facts_of_current_device();
-  return {facts.multiprocessors, facts.l2_bytes};
+  return {facts.multiprocessors, facts.l2_bytes, facts.memory_bytes_per_s};
 }
 
 }  // namespace tangram::sm90

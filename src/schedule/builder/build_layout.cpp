@@ -24,6 +24,8 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.cached = {cached.pieces, cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together};
   build.deterministic = capacity.deterministic;
   build.heads_inside = scatters_heads_inside(shape.head_dim);
+  build.scattered_pieces = scattered_pieces(shape.seqlen_q, shape.head_dim, shape.num_heads_q / shape.num_heads_kv,
+                                            gpu.l2_bytes, gpu.has_slow_memory());
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
   build.items_offset = static_cast<int64_t>(image.backward_items());
   build.turns.max_segments = static_cast<int32_t>(std::min<int64_t>(image.num_turn_segments(), INT32_MAX));

@@ -140,7 +140,8 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   Sections sections;
   const bool deals_scattered = scattered && !build.deterministic;
   if (deals_scattered) {
-    sections = scattered_sections(longest, visits, build.num_heads_q, heads, build.multiprocessors, build.heads_inside);
+    sections = scattered_sections(longest, num_seen, visits, build.num_heads_q, heads, build.multiprocessors,
+                                  build.scattered_pieces, build.heads_inside);
   }
   if (sections.pieces > 0) {
     heads_inside = build.heads_inside;

@@ -123,7 +123,8 @@ struct Build {
   int32_t max_q_tiles = 0;
   Sections cached;  ///< of dealing_in_sections(), pieces of all heads counted
   bool deterministic = false;
-  bool heads_inside = false;       ///< scatters_heads_inside()
+  bool heads_inside = false;  ///< scatters_heads_inside()
+  ScatteredPieces scattered_pieces;
   int32_t* q_begins = nullptr;     ///< [max_q_tiles + 1]
   int32_t* inside = nullptr;       ///< [max_q_tiles + 2]
   int32_t* is_begin = nullptr;     ///< [max_q_tiles + 2]
