@@ -46,7 +46,7 @@ std::vector<const KeyLists*> keys_of(std::span<const BlockMask> masks) {
 }  // namespace
 
 BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity,
-                                   const GpuModel& gpu, const std::optional<ForwardTiles>& forward)
+                                   const GpuModel& gpu, const std::optional<ForwardTiles>& forward, bool may_rest)
     : shape_(shape),
       capacity_(capacity),
       tile_rows_(tile_rows),
@@ -57,7 +57,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
     tiles_[0] = {tiles_[1].num_rows, forward->shape.block_m, forward->shape.anew_every};
     gathers_ = forward->gathers;
   }
-  keys_rest_ = capacity.block_size % kKeyTileRows == 0 && capacity.passes != AttnPasses::kForward;
+  keys_rest_ = may_rest && capacity.block_size % kKeyTileRows == 0 && capacity.passes != AttnPasses::kForward;
   if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
   constexpr int64_t kMost = int64_t{1} << 28;
   require(0 < capacity_.slices && capacity_.slices <= kMost,

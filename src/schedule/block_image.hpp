@@ -53,10 +53,10 @@ struct BlockMask {
 /// tiles of keys at rest have lists of these backward (KeyImage), and intervals in the place of masks.
 class BlockImageLayout {
  public:
-  /// `tile_rows`: queries of a tile; `forward`: of as many query heads. Throws InvalidArgument for a capacity that
-  /// blocks cannot have.
+  /// `tile_rows`: queries of a tile; `forward`: of as many query heads; `may_rest`: whether keys rest in the backward
+  /// pass of blocks that fill their tiles. Throws InvalidArgument for a capacity that blocks cannot have.
   BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu,
-                   const std::optional<ForwardTiles>& forward = std::nullopt);
+                   const std::optional<ForwardTiles>& forward = std::nullopt, bool may_rest = true);
 
   /// Of the largest image.
   size_t bytes() const { return bytes_; }

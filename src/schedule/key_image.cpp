@@ -21,17 +21,25 @@ constexpr size_t kAlignment = 256;
 // Of a tile of keys runs with intervals are those on diagonals, of masks of the host: one or two.
 constexpr int64_t kIntervalsPerTile = 2 * kKeyTileRows;
 
-/// As scattered_sections() has it, but in more where a multiprocessor would have few items of unequal length.
+int64_t tiles_of_keys(const AttnShape& shape) { return (shape.seqlen_k + kKeyTileRows - 1) / kKeyTileRows; }
+
+/// As masks of the host have them, but more where a multiprocessor would have few items of unequal length.
 int32_t pieces_of(const AttnShape& shape, int64_t num_tiles, const GpuModel& gpu) {
   constexpr int64_t kItemsEach = 8;
   const int group = shape.num_heads_q / shape.num_heads_kv;
-  int32_t pieces = scatters_heads_inside(shape.head_dim) || group % 2 != 0 ? 1 : 2;
+  int32_t pieces = scattered_pieces(shape.seqlen_q, shape.head_dim, group, gpu.l2_bytes, gpu.has_slow_memory()).fewest;
+  if (group % pieces != 0) pieces = 1;
   const auto are_few = [&] { return num_tiles * shape.num_heads_kv * pieces < kItemsEach * gpu.multiprocessors; };
   while (are_few() && group % (2 * pieces) == 0) pieces *= 2;
   return pieces;
 }
 
 }  // namespace
+
+bool has_many_key_tiles(const AttnShape& shape, const GpuModel& gpu) {
+  constexpr int64_t kTilesEach = 3;  // 8K rows and 8 K/V heads have 3.9, 4K 1.9
+  return tiles_of_keys(shape) * shape.num_heads_kv >= kTilesEach * gpu.multiprocessors;
+}
 
 bool sees_whole_query_tiles(const WorkList& work) {
   for (size_t i = 0; i < work.covered_queries.size(); ++i) {
@@ -44,7 +52,7 @@ bool sees_whole_query_tiles(const WorkList& work) {
 
 KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const GpuModel& gpu, size_t begin)
     : shape_(shape), capacity_(capacity), end_(begin) {
-  const auto num_tiles = static_cast<int32_t>((shape.seqlen_k + kKeyTileRows - 1) / kKeyTileRows);
+  const auto num_tiles = static_cast<int32_t>(tiles_of_keys(shape));
   dealing_ = {num_tiles, pieces_of(shape, num_tiles, gpu), shape.num_heads_q, shape.num_heads_kv, capacity.head_groups};
   // Of causal blocks all columns reach the end.
   walk_ = {.descending = true, .heads_inside = scatters_heads_inside(shape.head_dim)};

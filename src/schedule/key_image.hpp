@@ -64,6 +64,10 @@ struct KeyLists {
   std::vector<RowInterval> intervals;
 };
 
+/// Whether there are so many tiles that kernels with keys at rest are faster than those that gather: few tiles in many
+/// pieces spend their time adding these up (docs/experiments/2026-11-25-block-buffers.md).
+bool has_many_key_tiles(const AttnShape& shape, const GpuModel& gpu);
+
 /// Whether all queries of each tile see something, or none does, so that kernels need not ask which.
 bool sees_whole_query_tiles(const WorkList& work);
 

@@ -340,7 +340,7 @@ def test_a_graph_reads_blocks_of_head_groups(block, head_groups, causal):
     leaf = tensors[0].requires_grad_()
     buffer.set_blocks(choose(), block, causal=causal)
     capped = flex_flash_attn_func(leaf, *tensors[1:], buffer, softcap=5.0)[0].sum()
-    if block == 128:
+    if block == 128 and head_groups == 1:
         capped.backward()
         return
     with pytest.raises(InvalidArgument, match="must be without softcap"):

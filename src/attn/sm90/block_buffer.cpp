@@ -35,7 +35,8 @@ schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity&
 
 BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items)
     : items_(items.items),
-      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items)),
+      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items),
+              schedule::has_many_key_tiles(shape, gpu_of_current_device())),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {

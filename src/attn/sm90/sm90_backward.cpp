@@ -276,18 +276,14 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
           "another)");
   const auto cuda_stream = cuda::as_stream(stream);
   const bool keys_rest = prepared.block_buffer != nullptr && prepared.block_buffer->keys_rest();
-  const bool gathers = prepared.backward_groups != nullptr || (prepared.block_buffer != nullptr && !keys_rest);
+  const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
   const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
   require(
-      is_taken || prepared.block_buffer == nullptr || keys_rest,
+      is_taken || prepared.block_buffer == nullptr,
       "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
       "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
       args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
-  require(!keys_rest || (args.dsink == nullptr && !deterministic),
-          "Sm90Backend::backward: calls with a MaskBuffer for blocks of head groups must be without dsink, and not "
-          "deterministic (got dsink={}, deterministic={})",
-          args.dsink != nullptr, deterministic);
-  if (is_taken) {
+  if (is_taken && !keys_rest) {
     const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");

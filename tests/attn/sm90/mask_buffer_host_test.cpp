@@ -529,6 +529,7 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     BufferOperands operands;
     AttnShape shape = kShape;
     operands.head_dim = operands.head_dim_v = shape.head_dim = shape.head_dim_v = head_dim;
+    operands.heads_kv = shape.num_heads_kv = 16;  // fewer tiles of keys are gathered
     MaskBuffer buffer(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
     const size_t forward = head_dim == 64 ? sizeof(sm90::GatheredParams) : sizeof(ForwardParams);
     const auto launches = [&] {
@@ -557,13 +558,15 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     const Mask of_few(kRows, kRows, {AttnSlice::full({0, 160}, {0, 128})});
     EXPECT_NE(refused(of_few).find("all queries of a tile of 64 see something, or none"), std::string::npos);
     AttnBackwardArgs args = operands.backward(buffer);
-    args.options.softcap = 5;
-    buffer.backward(args);
-    args.options.deterministic = true;
-    const std::string text = support::message_of([&] { buffer.backward(args); });
-    EXPECT_NE(text.find("must be without dsink, and not deterministic (got dsink=false, deterministic=true)"),
-              std::string::npos)
-        << text;
+    args.options.softcap = 5;  // as of blocks that are gathered
+    EXPECT_THROW(buffer.backward(args), InvalidArgument);
+    shape.num_heads_kv = operands.heads_kv = 2;
+    MaskBuffer of_few_tiles(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    of_few_tiles.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
+    using Edge = sm90::query_backward::EdgeParams;
+    testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
+    operands.step(of_few_tiles);
+    EXPECT_EQ(testing::recorded_launches().size(), 4u);
   }
 }
 
