@@ -100,9 +100,8 @@ class MaskBuffer:
             blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
                 and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,
                 of blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for
-                eight); backward without softcap and gradients of sinks, and not deterministic. Multiples of 128 take
-                other kernels: without head_groups they have none of these limits, with them softcap. `documents` is not
-                asked.
+                eight); backward without softcap and gradients of sinks, and not deterministic. Multiples of 128 without
+                head_groups fill the steps of other kernels, without these limits. `documents` is not asked.
             head_groups: with blocks, so many equal groups of heads have blocks of their own; divides the K/V heads.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
