@@ -96,6 +96,7 @@ def main():
         (64, 8, False),
         (32, 8, False),
         (128, 8, False),
+        (128, 8, True),
     ]:
         if block not in arguments.blocks:
             continue

@@ -37,10 +37,16 @@ int64_t fitting(const AttnShape& shape, int64_t bytes_of_key, int64_t cache, int
   return std::max<int64_t>(heads, 1) * std::max(head_groups / shape.num_heads_kv, 1);
 }
 
+std::vector<const KeyLists*> keys_of(std::span<const BlockMask> masks) {
+  std::vector<const KeyLists*> keys;
+  for (const BlockMask& mask : masks) keys.push_back(&mask.keys);
+  return keys;
+}
+
 }  // namespace
 
 BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity,
-                                   const GpuModel& gpu, const std::optional<ForwardTiles>& forward)
+                                   const GpuModel& gpu, const std::optional<ForwardTiles>& forward, bool may_rest)
     : shape_(shape),
       capacity_(capacity),
       tile_rows_(tile_rows),
@@ -51,6 +57,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
     tiles_[0] = {tiles_[1].num_rows, forward->shape.block_m, forward->shape.anew_every};
     gathers_ = forward->gathers;
   }
+  keys_rest_ = may_rest && capacity.block_size % kKeyTileRows == 0 && capacity.passes != AttnPasses::kForward;
   if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
   constexpr int64_t kMost = int64_t{1} << 28;
   require(0 < capacity_.slices && capacity_.slices <= kMost,
@@ -89,15 +96,20 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   const int64_t bytes_with_sums = int64_t{2} * shape.head_dim * (2 + 4);
   sections_[1] = section(1, bytes_with_sums, fitting(shape, bytes_with_sums, gpu.l2_bytes, num_head_groups_));
   const int64_t forward_items = capacity.passes == AttnPasses::kBackward ? 0 : num_items(0);
-  const int64_t backward_items = capacity.passes == AttnPasses::kForward ? 0 : num_items(1);
+  const bool gathers_backward = capacity.passes != AttnPasses::kForward && !keys_rest_;
   Offsets at;
   forward_items_ = at.take<TileItem>(forward_items);
   item_groups_ = at.take<int32_t>(forward_items);
-  backward_items_ = at.take<GroupItem>(backward_items);
+  backward_items_ = at.take<GroupItem>(gathers_backward ? num_items(1) : 0);
   runs_ = at.take<TileRun>(capacity.passes == AttnPasses::kBackward ? 0 : max_runs_);
-  diagonal_masks_ = at.take<GroupMask>(capacity.passes == AttnPasses::kForward ? 0 : kDiagonalMasks);
-  groups_ = at.take<int32_t>(max_groups_ + max_backward_groups());
-  at.take<GroupMask>(capacity.passes == AttnPasses::kForward ? 0 : max_masks_);
+  diagonal_masks_ = at.take<GroupMask>(gathers_backward ? kDiagonalMasks : 0);
+  if (keys_rest_) {
+    keys_ = KeyImage(shape, capacity_, gpu, at.end);
+    at.end = keys_.end();
+  }
+  groups_ = at.take<int32_t>(max_groups_ + (keys_rest_ ? 0 : max_backward_groups()));
+  at.take<GroupMask>(gathers_backward ? max_masks_ : 0);
+  at.take<RowInterval>(keys_.max_intervals());
   bytes_ = round_up(at.end, kAlignment);
   require(std::max(num_items(0), num_items(1)) < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
           "MaskBuffer: lists must stay below 8 GiB (got slices={}, block_size={}, {} bytes)", capacity_.slices,
@@ -105,7 +117,8 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
 }
 
 int64_t BlockImageLayout::block_multiple() const {
-  return std::max({tile_rows_, kGroupKeys, static_cast<int>(tiles_[0].every), gathers_ ? 0 : kBlockStepKeys});
+  return std::max({tile_rows_, kGroupKeys, static_cast<int>(tiles_[0].every), gathers_ ? 0 : kBlockStepKeys,
+                   keys_rest_ ? kKeyTileRows : 0});
 }
 
 BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
@@ -113,8 +126,10 @@ BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
     return build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {tiles.rows, kBlockStepKeys, false, tiles.every});
   };
   std::optional<GroupList> groups;
-  if (capacity_.passes != AttnPasses::kForward) groups = group_items(tiles_of(tiles_[1]), true);
+  const bool gathers_backward = capacity_.passes != AttnPasses::kForward && !keys_rest_;
+  if (gathers_backward) groups = group_items(tiles_of(tiles_[1]), true);
   BlockMask mask;
+  if (keys_rest_) mask.keys = keys_.make(slices);
   if (capacity_.passes != AttnPasses::kBackward) {
     mask.forward = gathers_ ? gather_all_runs(tiles_of(tiles_[0])) : gather_none(tiles_of(tiles_[0]));
   }
@@ -124,7 +139,7 @@ BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
                        [](const TileRun& run) { return run.interval_begin < 0; });
   };
   require(
-      (groups || capacity_.passes == AttnPasses::kForward) && std::ranges::all_of(mask.forward.items, is_simple),
+      (groups || !gathers_backward) && std::ranges::all_of(mask.forward.items, is_simple),
       "MaskBuffer::set: a mask of blocks must be such that tiles of {} queries see whole groups of {} keys, but for "
       "few (got one of {} slices)",
       tile_rows_, kGroupKeys, slices.size());
@@ -149,6 +164,7 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
       "slices={})",
       std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
       capacity_.slices);
+  if (keys_rest_) keys_.check(keys_of(masks));
 }
 
 template <class Cost>
@@ -228,7 +244,9 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
       *item_group++ = place.head_group;
     }
   }
-  if (capacity_.passes != AttnPasses::kForward) {
+  if (keys_rest_) {
+    bytes = keys_.write(to, keys_of(masks), masks_at);
+  } else if (capacity_.passes != AttnPasses::kForward) {
     const auto num_groups = [](const BlockMask& mask, size_t i) {
       const GroupItem& item = mask.backward.items[i];
       return std::pair(int64_t{item.num_groups}, int64_t{item.row_begin});

@@ -14,6 +14,7 @@
 #include "machine/gpu_model.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/group_items.hpp"
+#include "schedule/key_image.hpp"
 #include "schedule/regular_tiles.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/mask_capacity.hpp"
@@ -40,6 +41,7 @@ struct ForwardTiles {
 struct BlockMask {
   GatheredList forward;
   GroupList backward;
+  KeyLists keys;  ///< in place of `backward`, where keys rest
 };
 
 /// NOTE [block image] Every tile of every head group has an item in both passes, whatever the mask, so that what is
@@ -47,13 +49,14 @@ struct BlockMask {
 /// is that of the lists: sections of head groups, in a section the items with most to do first, of equal ones those at
 /// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs are those of
 /// each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
-/// count from the begin of the image, since these arrays end it and are as long as the mask wants.
+/// count from the begin of the image, since these arrays end it and are as long as the mask wants. Blocks that fill the
+/// tiles of keys at rest have lists of these backward (KeyImage), and intervals in the place of masks.
 class BlockImageLayout {
  public:
-  /// `tile_rows`: queries of a tile; `forward`: of as many query heads. Throws InvalidArgument for a capacity that
-  /// blocks cannot have.
+  /// `tile_rows`: queries of a tile; `forward`: of as many query heads; `may_rest`: whether keys rest in the backward
+  /// pass of blocks that fill their tiles. Throws InvalidArgument for a capacity that blocks cannot have.
   BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu,
-                   const std::optional<ForwardTiles>& forward = std::nullopt);
+                   const std::optional<ForwardTiles>& forward = std::nullopt, bool may_rest = true);
 
   /// Of the largest image.
   size_t bytes() const { return bytes_; }
@@ -79,6 +82,9 @@ class BlockImageLayout {
   int tile_rows() const { return tile_rows_; }
   /// Whether runs of the forward pass are gathered.
   bool gathers() const { return gathers_; }
+  /// Whether keys rest in the backward pass; else it gathers.
+  bool keys_rest() const { return keys_rest_; }
+  const KeyImage& keys() const { return keys_; }
   /// What sizes of blocks must be multiples of.
   int64_t block_multiple() const;
   /// Of the forward pass (0), and of the backward one (1).
@@ -110,7 +116,8 @@ class BlockImageLayout {
   MaskCapacity capacity_;
   int tile_rows_ = 0, num_head_groups_ = 0;
   RegularTiles tiles_[2];
-  bool gathers_ = true;
+  bool gathers_ = true, keys_rest_ = false;
+  KeyImage keys_;
   int64_t max_runs_ = 0, max_groups_ = 0, max_masks_ = 0;
   int sections_[2] = {1, 1};
   size_t forward_items_ = 0, item_groups_ = 0, backward_items_ = 0, runs_ = 0, diagonal_masks_ = 0, groups_ = 0;

@@ -291,7 +291,8 @@ def test_a_graph_reads_the_blocks_that_a_model_has_chosen(block, causal):
 
 
 @pytest.mark.parametrize(
-    ("block", "head_groups", "causal"), [(16, 1, False), (32, 2, False), (64, 2, True), (64, 1, False), (128, 1, False)]
+    ("block", "head_groups", "causal"),
+    [(16, 1, False), (32, 2, False), (64, 2, True), (64, 1, False), (128, 1, False), (128, 2, False), (128, 2, True)],
 )
 def test_a_graph_reads_blocks_of_head_groups(block, head_groups, causal):
     torch.manual_seed(block)
@@ -339,7 +340,7 @@ def test_a_graph_reads_blocks_of_head_groups(block, head_groups, causal):
     leaf = tensors[0].requires_grad_()
     buffer.set_blocks(choose(), block, causal=causal)
     capped = flex_flash_attn_func(leaf, *tensors[1:], buffer, softcap=5.0)[0].sum()
-    if block == 128:
+    if block == 128 and head_groups == 1:
         capped.backward()
         return
     with pytest.raises(InvalidArgument, match="must be without softcap"):

@@ -7,9 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "schedule/block_image.hpp"
@@ -24,6 +26,7 @@ struct BlockCase {
   int tile_rows = 16;
   MaskCapacity capacity;
   std::optional<ForwardTiles> forward = {};
+  GpuModel gpu = {};
 };
 
 inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_kv, int tile_rows, int64_t block,
@@ -48,6 +51,14 @@ inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
   return c;
 }
 
+/// The same of heads of so much, where few multiprocessors have enough of few pieces.
+inline BlockCase at_rest_case(const BlockCase& of, int head_dim = 128) {
+  BlockCase c = plain_case(of);
+  c.shape.head_dim = c.shape.head_dim_v = head_dim;
+  c.gpu.multiprocessors = 4;
+  return c;
+}
+
 /// Heads that are packed by eight, one, two, four and thirty-two; masks for all heads and for groups of them.
 inline std::vector<BlockCase> gathered_cases() {
   return {block_case(1024, 1024, 16, 2, 16, 16, 1),
@@ -67,6 +78,12 @@ inline std::vector<BlockCase> gathered_cases() {
           plain_case(block_case(3000, 3008, 16, 2, 16, 128, 2)),
           plain_case(block_case(2048, 2048, 2, 2, 128, 128, 1)),
           plain_case(block_case(2000, 2000, 16, 2, 16, 128, 2), 128),
+          at_rest_case(block_case(1000, 1008, 16, 4, 32, 256, 2), 64),
+          at_rest_case(block_case(2000, 2000, 24, 8, 128, 128, 4)),
+          block_case(1024, 4000, 12, 4, 64, 128, 2, AttnPasses::kBackward),
+          plain_case(block_case(0, 512, 8, 2, 32, 128, 2)),
+          plain_case(block_case(512, 0, 8, 2, 32, 128, 2)),
+          block_case(1024, 1024, 16, 2, 16, 128, 2, AttnPasses::kForward),
           block_case(1024, 1024, 16, 2, 16, 16, 2, AttnPasses::kForward),
           block_case(1024, 1024, 16, 2, 16, 16, 1, AttnPasses::kBackward)};
 }
@@ -124,7 +141,7 @@ inline void run_build(const BlockBuild& build, const BlockLists& lists) {
   for (int64_t entry = 0; entry < int64_t{lists.num_lines} * lists.width; ++entry) {
     mark_choice(team, build, lists, entry);
   }
-  for (int32_t line = 0; line < lists.num_lines; ++line) count_choice(team, build, lists, line);
+  for (int64_t at = 0; at < num_counts(build, lists); ++at) count_choice(team, build, lists, at);
   place_choices(team, build, lists);
   for (int64_t part = 0; part < num_block_parts(build, lists); ++part) fill_block_part(team, build, lists, part);
 }
@@ -143,8 +160,19 @@ struct SeenBlocks {
     std::vector<uint32_t> masks;  // words of those of the last groups
     friend bool operator==(const Backward&, const Backward&) = default;
   };
+  /// With keys at rest.
+  struct Keys {
+    Item item;  // without places of runs
+    std::vector<TileRun> runs;
+    std::vector<std::pair<int32_t, int32_t>> tiles;  // of each
+    friend bool operator==(const Keys& a, const Keys& b) {
+      return std::memcmp(&a.item, &b.item, sizeof(Item)) == 0 && a.runs == b.runs && a.tiles == b.tiles;
+    }
+  };
   std::vector<Forward> forward;
   std::vector<Backward> backward;
+  std::vector<Keys> keys;
+  std::vector<std::pair<int32_t, int32_t>> q_tiles;
 
   SeenBlocks(const BlockImageLayout& layout, const std::byte* image) {
     const auto* const groups = reinterpret_cast<const int32_t*>(image);
@@ -162,7 +190,8 @@ struct SeenBlocks {
       return keys;
     };
     const bool has_forward = layout.capacity().passes != AttnPasses::kBackward;
-    const bool has_backward = layout.capacity().passes != AttnPasses::kForward;
+    const bool has_backward = layout.capacity().passes != AttnPasses::kForward && !layout.keys_rest();
+    if (layout.keys_rest()) see_keys(layout.keys(), image);
     for (int64_t i = 0; has_forward && i < layout.num_items(0); ++i) {
       const TileItem& item = reinterpret_cast<const TileItem*>(image + layout.forward_items())[i];
       const int32_t group = reinterpret_cast<const int32_t*>(image + layout.item_groups())[i];
@@ -190,13 +219,31 @@ struct SeenBlocks {
       backward.push_back(std::move(seen));
     }
   }
+
+ private:
+  void see_keys(const KeyImage& at, const std::byte* image) {
+    for (int32_t i = 0; i < at.dealing().num_items(); ++i) {
+      Keys seen{reinterpret_cast<const Item*>(image + at.items())[i], {}, {}};
+      for (int32_t r = seen.item.run_begin; r < seen.item.run_end; ++r) {
+        const RunTiles& tiles = reinterpret_cast<const RunTiles*>(image + at.run_tiles())[r];
+        seen.runs.push_back(reinterpret_cast<const TileRun*>(image + at.runs())[r]);
+        seen.tiles.emplace_back(tiles.first, tiles.end);
+      }
+      seen.item.run_begin = seen.item.run_end = 0;
+      keys.push_back(std::move(seen));
+    }
+    for (int32_t i = 0; i < at.num_q_tiles(); ++i) {
+      const QueryTile& tile = reinterpret_cast<const QueryTile*>(image + at.q_tiles())[i];
+      q_tiles.emplace_back(tile.row_begin, tile.row_end);
+    }
+  }
 };
 
 /// One built image after the other in the same memory.
 class BuiltBlocks {
  public:
   explicit BuiltBlocks(const BlockCase& c)
-      : layout_(c.shape, c.tile_rows, c.capacity, {}, c.forward),
+      : layout_(c.shape, c.tile_rows, c.capacity, c.gpu, c.forward),
         work_(block_build_bytes(layout_), std::byte{0}),
         built_(layout_.bytes(), std::byte{0}),
         wanted_(layout_.bytes(), std::byte{0}) {}
@@ -215,24 +262,30 @@ class BuiltBlocks {
   Report build(const BlockTable& table) {
     return build(table, [](const BlockBuild& build, const BlockLists& lists) { run_build(build, lists); });
   }
-  void expect_as_host(const std::vector<std::vector<AttnSlice>>& slices) {
+  /// `by_keys`: of the same cells, with runs along the queries of a block of keys, where keys rest.
+  void expect_as_host(const std::vector<std::vector<AttnSlice>>& slices,
+                      const std::vector<std::vector<AttnSlice>>& by_keys = {}) {
     std::vector<BlockMask> masks;
     for (const auto& of_group : slices) masks.push_back(layout_.make(of_group));
+    for (size_t g = 0; layout_.keys_rest() && g < by_keys.size(); ++g) masks[g].keys = layout_.keys().make(by_keys[g]);
     layout_.check(masks);
     std::memset(wanted_.data(), 0, layout_.bytes());
     EXPECT_LE(layout_.write(wanted_.data(), masks), layout_.bytes());
     const SeenBlocks built(layout_, built_.data()), wanted(layout_, wanted_.data());
     EXPECT_TRUE(built.forward == wanted.forward);
     EXPECT_TRUE(built.backward == wanted.backward);
+    EXPECT_TRUE(built.keys == wanted.keys);
+    EXPECT_TRUE(built.q_tiles == wanted.q_tiles);
   }
   void expect_as_host(const BlockChoice& choice) {
-    std::vector<std::vector<AttnSlice>> slices;
+    std::vector<std::vector<AttnSlice>> slices, by_keys;
     const ImageCase as_image{.shape = layout_.shape(), .forward = {}, .capacity = {}};
     for (const Choice& of_group : choice.of_groups) {
       slices.push_back(layout_.gathers() ? slices_apart(of_group, layout_.shape())
                                          : slices_of(of_group, as_image).by_rows);
+      by_keys.push_back(slices_of(of_group, as_image).by_keys);
     }
-    expect_as_host(slices);
+    expect_as_host(slices, by_keys);
   }
 
  private:

@@ -5,7 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "schedule/block_lists_cases.hpp"
@@ -128,6 +132,94 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
   EXPECT_EQ(refused([](BlockCase& c) { c.capacity.rows_without_keys = false; }),
             "MaskBuffer: blocks must be allowed rows that see no key, which kernels that gather find without a table "
             "(got rows_without_keys=false)");
+}
+
+// Whatever the mask, items are as many: of each tile of keys every query head is in one, with all steps that its mask
+// has there, and of one that nobody sees one item for each K/V head writes zeros.
+TEST(BlockLists, ItemsOfKeysAtRestAreDealtHeadByHead) {
+  std::mt19937 rng(12);
+  for (const int multiprocessors : {1, 16, 132}) {
+    BlockCase c = at_rest_case(block_case(1100, 1104, 16, 4, 32, 128, 2));
+    c.gpu.multiprocessors = multiprocessors;
+    BuiltBlocks images(c);
+    const KeyImage& keys = images.layout().keys();
+    const KeyDealing& dealing = keys.dealing();
+    EXPECT_EQ(dealing.pieces, multiprocessors == 1 ? 2 : 4);
+    ASSERT_EQ(dealing.num_items(), 9 * 4 * dealing.pieces);
+    const BlockChoice choice = random_block_choice(rng, c);
+    ASSERT_EQ(images.build(choice.table()).problem, Problem::kNone);
+    const auto* const items = reinterpret_cast<const Item*>(images.image() + keys.items());
+    std::map<std::pair<int, int>, int> steps, rows;  // by query head and tile, by K/V head and tile
+    for (int i = 0; i < dealing.num_items(); ++i) {
+      const Item& item = items[i];
+      EXPECT_EQ(item.kv_head, i / (9 * dealing.pieces)) << "one K/V head after the other";
+      if (i % 9 != 0) {
+        EXPECT_GE(items[i - 1].num_steps, item.num_steps) << "most steps first";
+      }
+      const int tile = item.row_begin / kKeyTileRows;
+      EXPECT_LT(item.slab, keys.num_slabs());
+      if (item.num_steps == 0 || item.piece == 0) rows[{item.kv_head, tile}] += item.row_end - item.row_begin;
+      for (int head = item.head_begin; head < item.head_end; ++head) {
+        steps[{head, tile}] += item.num_steps / (item.head_end - item.head_begin);
+      }
+    }
+    for (const auto& [place, count] : rows) EXPECT_EQ(count, std::min(128, 1104 - place.second * 128));
+    EXPECT_EQ(rows.size(), 4u * 9);
+    for (int head = 0; head < 16; ++head) {
+      const Choice& of_group = choice.of_groups[static_cast<size_t>(head / 8)];
+      std::vector<int> wanted(9);
+      for (const AttnSlice& slice : slices_apart(of_group, c.shape)) {
+        for (int64_t key = slice.k_range.begin; key < slice.k_range.end; key += kKeyTileRows) {
+          const int64_t first = slice.max_diag == 0 ? key : slice.q_range.begin;
+          wanted[static_cast<size_t>(key / kKeyTileRows)] += static_cast<int>((slice.q_range.end - first + 63) / 64);
+        }
+      }
+      for (int tile = 0; tile < 9; ++tile) EXPECT_EQ((steps[{head, tile}]), wanted[static_cast<size_t>(tile)]);
+    }
+  }
+}
+
+// Keys of a tile that see other queries each, of masks of the host: runs have intervals of their own.
+TEST(BlockLists, KeysAtRestOfMasksOfTheHost) {
+  const BlockCase c = at_rest_case(block_case(512, 512, 8, 2, 32, 128, 2));
+  BuiltBlocks images(c);
+  const BlockImageLayout& layout = images.layout();
+  const std::vector<AttnSlice> halves{AttnSlice::full({0, 128}, {0, 64}), AttnSlice::full({128, 512}, {64, 128})};
+  const std::vector<AttnSlice> blocks{AttnSlice::full({0, 256}, {0, 512})};
+  for (const auto& [first, second] : {std::pair(blocks, halves), std::pair(halves, blocks)}) {
+    const std::vector<BlockMask> masks{layout.make(first), layout.make(second)};
+    layout.check(masks);
+    EXPECT_LE(layout.write(images.image(), masks), layout.bytes());
+    const SeenBlocks seen(layout, images.image());
+    int num_runs = 0;
+    for (const SeenBlocks::Keys& keys : seen.keys) {
+      const bool of_halves = (keys.item.kv_head == 1) == (second == halves);
+      for (const TileRun& run : keys.runs) {
+        ++num_runs;
+        ASSERT_EQ(run.interval_begin >= 0, of_halves);
+        if (!of_halves) continue;
+        const auto* const rows = reinterpret_cast<const RowInterval*>(images.image()) + run.interval_begin;
+        for (int key = 0; key < 128; ++key) {
+          EXPECT_EQ(rows[key], (key < 64 ? RowInterval{0, 128} : RowInterval{128, 512})) << key;
+        }
+      }
+    }
+    EXPECT_EQ(num_runs, layout.keys().dealing().pieces * (4 + 1));
+  }
+  const std::vector<AttnSlice> of_few{AttnSlice::full({0, 160}, {0, 128})};
+  EXPECT_EQ(message_of<InvalidArgument>([&] { layout.make(of_few); }),
+            "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of 64 see something, or none "
+            "(got another)");
+  std::vector<AttnSlice> many;
+  for (int64_t key = 0; key < 512; ++key) {
+    for (int64_t row = 0; row < 512; row += 64) {
+      if ((row / 64 + key) % 2 == 0) many.push_back(AttnSlice::full({row, row + 64}, {key, key + 1}));
+    }
+  }
+  EXPECT_NE(message_of<InvalidArgument>([&] {
+              layout.check(std::vector{layout.make(many), layout.make(many)});
+            }).find("few keys with queries of their own"),
+            std::string::npos);
 }
 
 // A window over blocks has two runs that only some rows see.

@@ -36,10 +36,15 @@ schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity&
 
 BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items)
     : items_(items.items),
-      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items)),
+      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items),
+              schedule::has_many_key_tiles(shape, gpu_of_current_device())),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
-      build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {}
+      build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {
+  if (!keys_rest()) return;
+  const schedule::KeyImage& keys = layout_.keys();
+  call_.emplace(static_cast<size_t>(keys.num_q_tiles()), static_cast<size_t>(keys.num_slabs()), shape);
+}
 
 void BlockBuffer::set(std::span<const std::span<const AttnSlice>> masks, cudaStream_t stream) {
   check_refused();
@@ -85,6 +90,28 @@ query_backward::GroupListView BlockBuffer::backward_lists() const {
           static_cast<int32_t>(layout_.num_items(1)),
           by_group ? 1 : layout_.num_head_groups(),
           by_group ? 1 : layout_.backward_section()};
+}
+
+void BlockBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const {
+  const schedule::KeyImage& keys = layout_.keys();
+  call_->place(params, edge, workspace);
+  params.items = at<backward::Item>(keys.items());
+  params.runs = at<TileRun>(keys.runs());
+  params.run_tiles = at<backward::RunTiles>(keys.run_tiles());
+  params.q_tiles = edge.q_tiles = at<backward::QueryTile>(keys.q_tiles());
+  params.intervals = at<RowInterval>(0);
+  // Nobody need ask which queries see something. Those of a tile that is visited all do; statistics of others, which
+  // may be NaN, are read by nobody, and their sums are zeros from the begin.
+  params.zeroed_sums = edge.zeroed_sums = true;
+  params.num_items = keys.dealing().num_items();
+  params.num_q_tiles = edge.num_q_tiles = keys.num_q_tiles();
+  params.walk = keys.walk();
+  edge.num_slabs = call_->num_kernels * static_cast<int32_t>(call_->slabs);
+}
+
+size_t BlockBuffer::backward_workspace_bytes() const {
+  if (capacity().passes == AttnPasses::kForward) return 0;
+  return call_ ? call_->bytes() : query_backward::workspace_bytes(layout_.shape());
 }
 
 void BlockBuffer::keep_while_graph_lives(cudaStream_t stream) const { cuda::keep_while_graph_lives(stream, memory_); }

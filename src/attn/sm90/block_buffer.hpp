@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
+#include "attn/sm90/backward/call_layout.hpp"
 #include "attn/sm90/builder/report_board.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
@@ -46,7 +48,10 @@ class BlockBuffer {
   void fill(ForwardParams& params) const;
   /// GatheredParams::groups.
   const int32_t* groups() const { return at<int32_t>(0); }
-  query_backward::GroupListView backward_lists() const;
+  query_backward::GroupListView backward_lists() const;  ///< of a backward pass that gathers
+  /// Of one with keys at rest, and those of its workspace: backward_workspace_bytes(), of any content.
+  void fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const;
+  size_t backward_workspace_bytes() const;
 
   /// As those of ListBuffer.
   void keep_while_graph_lives(cudaStream_t stream) const;
@@ -56,6 +61,7 @@ class BlockBuffer {
   ForwardItems forward_items() const { return items_; }
   /// Whether the forward pass has gathered runs.
   bool gathers() const { return layout_.gathers(); }
+  bool keys_rest() const { return layout_.keys_rest(); }
   size_t device_bytes() const { return memory_->image.bytes() + memory_->work.bytes(); }
   size_t host_bytes() const;
 
@@ -73,6 +79,7 @@ class BlockBuffer {
 
   ForwardItems items_;
   schedule::BlockImageLayout layout_;
+  std::optional<backward::CallLayout> call_;  // where keys rest
   std::shared_ptr<Memory> memory_;
   schedule::builder::BlockBuild build_;
   std::unique_ptr<cuda::PinnedRing> ring_;  // null before the first mask of the host

@@ -5,20 +5,11 @@
 
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
+#include "schedule/key_image.hpp"
 
 namespace tangram::sm90 {
 
 namespace {
-
-/// Whether all queries of each tile see something, or none does.
-bool sees_whole_tiles(const schedule::WorkList& work) {
-  for (size_t i = 0; i < work.covered_queries.size(); ++i) {
-    const int32_t rows = work.q_tiles[i].row_end - work.q_tiles[i].row_begin;
-    const uint64_t all = rows >= 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1, seen = work.covered_queries[i] & all;
-    if (seen != 0 && seen != all) return false;
-  }
-  return true;
-}
 
 size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
   if (shape.num_heads_q == shape.num_heads_kv) return 0;  // an item has one head
@@ -53,7 +44,7 @@ void ListBuffer::make_builder() {
 void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
   check_refused();
   layout_.check(forward, backward);
-  require(capacity_.block_size == 0 || sees_whole_tiles(backward),
+  require(capacity_.block_size == 0 || schedule::sees_whole_query_tiles(backward),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
           "one of which some see nothing)",
           backward::kTileShape.block_n);

@@ -200,8 +200,7 @@ bool Sm90Backend::takes_gathered(const PreparedMask& mask, const AttnBackwardArg
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
   if (prepared.block_buffer != nullptr) {
-    const bool has_backward = prepared.block_buffer->capacity().passes != AttnPasses::kForward;
-    return has_backward ? static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape)) : 0;
+    return static_cast<int64_t>(prepared.block_buffer->backward_workspace_bytes());
   }
   if (prepared.buffer != nullptr) {
     const bool has_backward = prepared.buffer->capacity().passes != AttnPasses::kForward;
@@ -228,6 +227,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
           "Sm90Backend::backward: keys_ready must be null but for a mask of make_buffer() without block_size (got "
           "another)");
   const auto cuda_stream = cuda::as_stream(stream);
+  const bool keys_rest = prepared.block_buffer != nullptr && prepared.block_buffer->keys_rest();
   const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
   const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
   require(
@@ -235,7 +235,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
       "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
       "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
       args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
-  if (is_taken) {
+  if (is_taken && !keys_rest) {
     const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
@@ -270,6 +270,10 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
     prepared.buffer->fill(params, edge, workspace.data());
     edge.keys_ready = args.keys_ready;
     prepared.buffer->keep_while_graph_lives(cuda_stream);
+  } else if (keys_rest) {
+    prepared.block_buffer->fill(params, edge, workspace.data());
+    prepared.block_buffer->keep_while_graph_lives(cuda_stream);
+    num_items = params.num_items;
   } else {
     prepared.before_call(cuda_stream);
     lists->before_call(cuda_stream);

@@ -19,6 +19,7 @@
 #include "core/ahead.hpp"
 #include "core/require.hpp"
 #include "cuda/stream.hpp"
+#include "schedule/buffer_room.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 
@@ -32,24 +33,14 @@ using sm90::Sm90Mask;
 /// Tiles of a list that is worth waking a thread for.
 constexpr int64_t kWorthAThread = 512;
 
-/// Whether blocks fill the steps of kernels that do not gather, which are faster then, and are the same for all heads,
-/// as these want them.
-bool fills_steps(const MaskCapacity& capacity) {
-  return capacity.block_size % sm90::backward::kTileShape.block_m == 0 && capacity.head_groups == 1;
-}
-
 /// Of a capacity for such blocks; `tile`: as masks without blocks have it.
 std::unique_ptr<sm90::ListBuffer> make_buffer_of_large_blocks(const AttnShape& shape, const TileShape& tile,
                                                               const MaskCapacity& capacity) {
-  MaskCapacity of_lists = capacity;
-  // Lists count slices of 128 rows. Blocks begin where tiles do: documents of them need no more tiles.
-  of_lists.slices = (capacity.slices == 0 ? capacity.documents : capacity.slices) *
-                    (capacity.block_size / sm90::backward::kTileShape.block_m);
-  of_lists.documents = 1;
   const sm90::GatheredItems larger = sm90::items_to_gather(capacity.block_size, shape);
   const bool aligned = larger.items == ForwardItems::kAligned;
   return std::make_unique<sm90::ListBuffer>(shape, aligned ? larger.tile : tile,
-                                            aligned ? larger.items : plain_items(shape), of_lists);
+                                            aligned ? larger.items : plain_items(shape),
+                                            schedule::room_of_lists(capacity));
 }
 
 }  // namespace
@@ -61,7 +52,7 @@ std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, c
   mask->shape = shape;
   if (capacity.block_size == 0) {
     mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, plain_items(shape), capacity);
-  } else if (fills_steps(capacity)) {
+  } else if (schedule::fills_steps(capacity)) {
     mask->buffer = make_buffer_of_large_blocks(shape, *tile, capacity);
   } else {
     mask->block_buffer =

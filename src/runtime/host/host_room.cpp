@@ -66,9 +66,7 @@ void HostRoom::check(const MaskData& data) const {
 }
 
 void HostRoom::check(const AttnBackwardArgs& args) const {
-  // Keys that fill tiles may rest, as in the kernels of other masks, which take softcap.
-  const bool gathers = capacity_.block_size % schedule::kBlockStepKeys != 0;
-  require(!blocks_ || ((args.options.softcap == 0 || !gathers) && args.dsink == nullptr),
+  require(!blocks_ || (args.options.softcap == 0 && args.dsink == nullptr),
           "MaskBuffer::backward: calls with a MaskBuffer for blocks must be without softcap and dsink (got softcap={}, "
           "dsink={})",
           args.options.softcap, args.dsink != nullptr);

@@ -27,6 +27,11 @@ void place_arrays(const BlockImageLayout& image, BlockBuild& build, const Place&
   place(build.first_run, lines + 1);
   place(build.has_diagonal, lines);
   for (int pass = 0; pass < 2; ++pass) place(build.costs[pass], masks * image.num_tiles(pass));
+  if (!image.keys_rest()) return;
+  const int64_t tiles = masks * image.keys().dealing().num_tiles;
+  place(build.keys.words, masks * blocks_of(shape.seqlen_k, block) * blocks_of(blocks_of(shape.seqlen_q, block), 32));
+  place(build.keys.first_run, tiles + 1);
+  place(build.keys.visits, tiles);
 }
 
 }  // namespace
@@ -43,7 +48,7 @@ size_t block_build_bytes(const BlockImageLayout& image) {
 BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std::byte* to) {
   BlockBuild build;
   build.has_forward = image.capacity().passes != AttnPasses::kBackward;
-  build.has_backward = image.capacity().passes != AttnPasses::kForward;
+  build.has_backward = image.capacity().passes != AttnPasses::kForward && !image.keys_rest();
   build.seqlen_q = static_cast<int32_t>(image.shape().seqlen_q);
   build.seqlen_k = static_cast<int32_t>(image.shape().seqlen_k);
   build.gathers = image.gathers();
@@ -70,6 +75,18 @@ BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std:
   at(build.runs, to, image.runs());
   at(build.diagonal_masks, to, image.diagonal_masks());
   at(build.groups, to, image.groups());
+  if (image.keys_rest()) {
+    KeyBuild& keys = build.keys;
+    keys.rest = true;
+    keys.dealing = image.keys().dealing();
+    keys.num_q_tiles = image.keys().num_q_tiles();
+    keys.seqlen_q = build.seqlen_q;
+    keys.seqlen_k = build.seqlen_k;
+    at(keys.items, to, image.keys().items());
+    at(keys.runs, to, image.keys().runs());
+    at(keys.run_tiles, to, image.keys().run_tiles());
+    at(keys.q_tiles, to, image.keys().q_tiles());
+  }
   build.groups_index = static_cast<int32_t>(image.groups() / sizeof(int32_t));
   build.masks_index = static_cast<int32_t>(image.diagonal_masks() / sizeof(GroupMask));
   return build;
@@ -106,6 +123,7 @@ BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table
   lists.lines_per_mask = static_cast<int32_t>(rows);
   lists.num_lines = static_cast<int32_t>(lines);
   lists.words_per_line = static_cast<int32_t>(blocks_of(lists.num_key_blocks, 32));
+  lists.columns = {lists.block, lists.causal, lists.num_key_blocks, static_cast<int32_t>(blocks_of(rows, 32))};
   return lists;
 }
 

@@ -11,6 +11,7 @@
 
 #include "schedule/block_image.hpp"
 #include "schedule/builder/blocks.hpp"
+#include "schedule/builder/key_lists.hpp"
 #include "schedule/builder/pack_tile.hpp"
 
 namespace tangram::schedule::builder {
@@ -25,7 +26,9 @@ struct BlockState {
 /// Pointers and sizes that are the same for every mask of a buffer.
 struct BlockBuild {
   BlockState* state = nullptr;
-  bool has_forward = false, has_backward = false, gathers = true;
+  bool has_forward = false, gathers = true;
+  bool has_backward = false;  ///< that gathers
+  KeyBuild keys;              ///< of one with keys at rest
   int32_t seqlen_q = 0, seqlen_k = 0;
   int32_t tile_rows = 0;  ///< of the backward pass
   RegularTiles tiles[2];  ///< of each pass
@@ -53,6 +56,7 @@ struct BlockBuild {
 /// A table, and what lines are with blocks of its size.
 struct BlockLists : BlockIndices {
   int32_t lines_per_mask = 0, num_lines = 0, words_per_line = 0;
+  BlockColumns columns;
 
   TANGRAM_HOST_DEVICE int32_t groups_of(const BlockBuild& build, int32_t key_block) const {
     const int64_t begin = int64_t{key_block} * block;
@@ -121,6 +125,7 @@ TANGRAM_HOST_DEVICE void clear_lists(const Team& team, const BlockBuild& build, 
   if (first == 0 && team.rank() == 0) build.state->first_problem = kNoProblem, build.state->refused = false;
   const int64_t count = int64_t{lists.num_lines} * lists.words_per_line;
   for (int64_t i = first + team.rank(); i < count; i += step) build.words[i] = 0;
+  clear_columns(team, build.keys, lists.columns, first, step);
 }
 
 /// The second, for one entry.
@@ -135,12 +140,14 @@ TANGRAM_HOST_DEVICE void mark_choice(const Team& team, const BlockBuild& build, 
   if ((team.set_bits(build.words + int64_t{line} * lists.words_per_line + index / 32, bit) & bit) != 0) {
     team.lower(&build.state->first_problem, problem_at(line, Problem::kBlockRepeats));
   }
+  mark_column(team, build.keys, lists.columns, line / lists.lines_per_mask, line % lists.lines_per_mask,
+              static_cast<int32_t>(index));
 }
 
-/// The third, for one line: what its tiles cost.
+/// What the tiles of a line cost.
 template <class Team>
-TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build, const BlockLists& lists,
-                                      int32_t line) {
+TANGRAM_HOST_DEVICE void count_line_of_choices(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                               int32_t line) {
   const int32_t row = line % lists.lines_per_mask, mask = line / lists.lines_per_mask;
   int64_t blocks = 0, has_last = 0, runs = 0;
   for_each(team, lists.words_per_line, [&](int32_t at) { blocks += count_bits(lists.full_bits(build, line, at)); });
@@ -175,6 +182,21 @@ TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build,
   }
 }
 
+/// How many calls of count_choice() count all.
+TANGRAM_HOST_DEVICE inline int64_t num_counts(const BlockBuild& build, const BlockLists& lists) {
+  return int64_t{lists.num_lines} + (build.keys.rest ? int64_t{build.head_groups} * lists.columns.per_mask : 0);
+}
+
+/// The third, for one line or column.
+template <class Team>
+TANGRAM_HOST_DEVICE void count_choice(const Team& team, const BlockBuild& build, const BlockLists& lists, int64_t at) {
+  if (at < lists.num_lines) {
+    count_line_of_choices(team, build, lists, static_cast<int32_t>(at));
+  } else if (at < num_counts(build, lists)) {
+    count_column(team, build.keys, lists.columns, static_cast<int32_t>(at - lists.num_lines));
+  }
+}
+
 /// The fourth, by one team: what is wrong, and where lines list their groups.
 template <class Team>
 TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build, const BlockLists& lists) {
@@ -204,6 +226,7 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
   }
   sums_before(team, build.first_group, lists.num_lines);
   sums_before(team, build.first_run, lists.num_lines);
+  place_columns(team, build.keys, first != kNoProblem);
 }
 
 /// Lists the groups of a line, with marks where three follow without a gap (mark_large_boxes), but not into the block
@@ -397,7 +420,8 @@ TANGRAM_HOST_DEVICE inline int32_t item_parts(const BlockBuild& build) {
 
 /// How many calls of fill_block_part() write an image.
 TANGRAM_HOST_DEVICE inline int64_t num_block_parts(const BlockBuild& build, const BlockLists& lists) {
-  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * item_parts(build) + kDiagonalMasks;
+  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * item_parts(build) +
+         (build.keys.rest ? num_key_parts(build.keys) : kDiagonalMasks);
 }
 
 /// The fifth.
@@ -411,8 +435,10 @@ TANGRAM_HOST_DEVICE void fill_block_part(const Team& team, const BlockBuild& bui
     fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % of_group));
   } else if (part < items + lists.num_lines) {
     fill_groups(team, build, lists, static_cast<int32_t>(part - items));
-  } else if (build.has_backward && part < num_block_parts(build, lists)) {
-    fill_diagonal_mask(team, build, static_cast<int32_t>(part - items - lists.num_lines));
+  } else if (part < num_block_parts(build, lists)) {
+    const auto at = static_cast<int32_t>(part - items - lists.num_lines);
+    if (build.keys.rest) fill_key_part(team, build.keys, lists.columns, at);
+    if (build.has_backward) fill_diagonal_mask(team, build, at);
   }
 }
 

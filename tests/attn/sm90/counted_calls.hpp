@@ -30,6 +30,7 @@ inline Mask make_pack(unsigned seed) {
 /// Operands that the runtime never looks at.
 struct Operands {
   int head_dim = 128, head_dim_v = 128;  // at most 256
+  int heads_kv = 2;                      // at most 16
   std::vector<float> memory = std::vector<float>(static_cast<size_t>(kRows) * 16 * 128 + 64);
 
   TensorView view(int heads, int dim) {
@@ -38,11 +39,12 @@ struct Operands {
   }
   float* lse() { return static_cast<float*>(view(1, 8).data); }
   AttnForwardArgs forward() {
-    return {view(16, head_dim), view(2, head_dim), view(2, head_dim_v), view(16, head_dim_v), lse()};
+    return {view(16, head_dim), view(heads_kv, head_dim), view(heads_kv, head_dim_v), view(16, head_dim_v), lse()};
   }
   AttnBackwardArgs backward() {
-    return {view(16, head_dim),   view(2, head_dim),  view(2, head_dim_v), view(16, head_dim_v), lse(),
-            view(16, head_dim_v), view(16, head_dim), view(2, head_dim),   view(2, head_dim_v)};
+    return {
+        view(16, head_dim),   view(heads_kv, head_dim), view(heads_kv, head_dim_v), view(16, head_dim_v),      lse(),
+        view(16, head_dim_v), view(16, head_dim),       view(heads_kv, head_dim),   view(heads_kv, head_dim_v)};
   }
 };
 

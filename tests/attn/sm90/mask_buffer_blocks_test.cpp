@@ -182,24 +182,53 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     MaskBuffer deterministic(shape, {.slices = 32 * 8, .deterministic = true, .block_size = 128}, backend);
     deterministic.set(random_blocks(1, 128));
     operands.step(deterministic);
-    // Of head groups these gather backward alone.
-    MaskBuffer of_two(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
-    const auto launches_of_two = [&] {
-      using Edge = sm90::query_backward::EdgeParams;
-      testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
-      operands.step(of_two);
+  }
+}
+
+TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
+  const Sm90Backend backend;
+  for (const int head_dim : {64, 128}) {
+    BufferOperands operands;
+    AttnShape shape = kShape;
+    operands.head_dim = operands.head_dim_v = shape.head_dim = shape.head_dim_v = head_dim;
+    operands.heads_kv = shape.num_heads_kv = 16;  // fewer tiles of keys are gathered
+    MaskBuffer buffer(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    const size_t forward = head_dim == 64 ? sizeof(sm90::GatheredParams) : sizeof(ForwardParams);
+    const auto launches = [&] {
+      testing::record_launches({forward, sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+      operands.step(buffer);
       return testing::recorded_launches();
     };
     const std::vector<int32_t> tables(2 * 32 * 8, -1);
-    of_two.set_blocks({.indices = tables.data(), .width = 8, .block_size = 128, .head_groups = 2});
-    const std::vector<Launch> of_tables = launches_of_two();
-    ASSERT_EQ(of_tables.size(), 4u);
-    of_two.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
-    EXPECT_TRUE(launches_of_two() == of_tables);
-    EXPECT_NE(message([&] {
-                of_two.set(std::vector{random_blocks(1, 128, 2), random_blocks(2, 128, 2)});
-              }).find("more slices make room"),
-              std::string::npos);
+    const RuntimeCounts before = runtime_counts();
+    buffer.set_blocks({.indices = tables.data(), .width = 8, .block_size = 128, .head_groups = 2});
+    EXPECT_EQ(since(before).launches, 5);
+    const std::vector<Launch> expected = launches();
+    ASSERT_EQ(expected.size(), 4u);
+    Params params;
+    std::memcpy(static_cast<void*>(&params), expected[2].parameter.data(), sizeof(params));
+    EXPECT_EQ(params.covered_queries, nullptr) << "blocks are seen by whole tiles";
+    EXPECT_EQ(params.facts, nullptr) << "the number of items does not follow the mask";
+    buffer.set_blocks({.indices = tables.data(), .width = 4, .block_size = 256, .head_groups = 2});
+    EXPECT_TRUE(launches() == expected);
+    buffer.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
+    EXPECT_TRUE(launches() == expected);
+    const auto refused = [&](const Mask& mask) {
+      return support::message_of([&] { buffer.set(std::vector{mask, random_blocks(2, 128)}); });
+    };
+    EXPECT_NE(refused(random_blocks(1, 128, 2)).find("more slices make room"), std::string::npos);
+    const Mask of_few(kRows, kRows, {AttnSlice::full({0, 160}, {0, 128})});
+    EXPECT_NE(refused(of_few).find("all queries of a tile of 64 see something, or none"), std::string::npos);
+    AttnBackwardArgs args = operands.backward(buffer);
+    args.options.softcap = 5;  // as of blocks that are gathered
+    EXPECT_THROW(buffer.backward(args), InvalidArgument);
+    shape.num_heads_kv = operands.heads_kv = 2;
+    MaskBuffer of_few_tiles(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    of_few_tiles.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
+    using Edge = sm90::query_backward::EdgeParams;
+    testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
+    operands.step(of_few_tiles);
+    EXPECT_EQ(testing::recorded_launches().size(), 4u);
   }
 }
 

@@ -4,7 +4,7 @@
 //
 //   clear_lists    warps       an empty bitmap
 //   mark_choices   threads     gets its bits
-//   count_choices  warps       what each line of it lists, and what its tiles cost
+//   count_choices  warps       what each line of it lists, or column, and what its tiles cost
 //   place_choices  one block   where lines list their groups; what is wrong
 //   fill_lists     warps       groups of keys, runs, items in the order of work
 //
@@ -34,9 +34,7 @@ __global__ void __launch_bounds__(kListThreads) mark_choices_kernel(const __grid
 }
 
 __global__ void __launch_bounds__(kListThreads) count_choices_kernel(const __grid_constant__ BlockListParams params) {
-  const int64_t line = list_warp();
-  if (line >= params.lists.num_lines) return;
-  schedule::builder::count_choice(WarpTeam(), params.build, params.lists, static_cast<int32_t>(line));
+  schedule::builder::count_choice(WarpTeam(), params.build, params.lists, list_warp());
 }
 
 template <int kThreads>

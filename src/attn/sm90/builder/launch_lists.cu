@@ -17,7 +17,8 @@ void launch_build(const BlockBuild& build, const BlockLists& lists, cudaStream_t
   const int64_t entries = int64_t{lists.num_lines} * lists.width;
   launch(clear_lists_kernel, kClearingBlocks, kListThreads, "clear_lists launch");
   launch(mark_choices_kernel, (entries + kListThreads - 1) / kListThreads, kListThreads, "mark_choices launch");
-  launch(count_choices_kernel, (lists.num_lines + kWarps - 1) / kWarps, kListThreads, "count_choices launch");
+  launch(count_choices_kernel, (schedule::builder::num_counts(build, lists) + kWarps - 1) / kWarps, kListThreads,
+         "count_choices launch");
   launch(place_choices_kernel<kPlacingThreads>, 1, kPlacingThreads, "place_choices launch");
   launch(fill_lists_kernel, (schedule::builder::num_block_parts(build, lists) + kWarps - 1) / kWarps, kListThreads,
          "fill_lists launch");

@@ -15,6 +15,7 @@
 
 #include "attn/cpu/random_heads.hpp"
 #include "attn/sm90/builder/block_kernels.cuh"
+#include "attn/sm90/emulated/backward_problem.hpp"
 #include "attn/sm90/emulated/forward_problem.hpp"
 #include "attn/sm90/emulated/query_backward_problem.hpp"
 #include "schedule/block_lists_cases.hpp"
@@ -39,7 +40,8 @@ builder::Report build(BuiltBlocks& images, const BlockTable& table, const Order&
     run(3, 1, kThreads, [](const auto& p) { sm90::builder::clear_lists_kernel(p); });
     run(int64_t{lists.num_lines} * lists.width, kThreads, kThreads,
         [](const auto& p) { sm90::builder::mark_choices_kernel(p); });
-    run(lists.num_lines, kWarps, kThreads, [](const auto& p) { sm90::builder::count_choices_kernel(p); });
+    run(builder::num_counts(build, lists), kWarps, kThreads,
+        [](const auto& p) { sm90::builder::count_choices_kernel(p); });
     run(1, 1, 128, [](const auto& p) { sm90::builder::place_choices_kernel<128>(p); });
     run(builder::num_block_parts(build, lists), kWarps, kThreads,
         [](const auto& p) { sm90::builder::fill_lists_kernel(p); });
@@ -163,6 +165,66 @@ TEST(Sm90EmulatedBlockLists, BothPassesOverThemAgreeWithFloat64) {
       const bool square = c.blocks.shape.seqlen_q == c.blocks.shape.seqlen_k;
       for (builder::Choice& of_group : choice.of_groups) of_group.causal = square && round % 2 == 1;
       (c.head_dim == 64 ? expect_close<64> : expect_close<128>)(c.blocks, choice, emulated::order(seed++));
+    }
+  }
+}
+
+/// The backward pass with keys at rest.
+template <int kHeadDim>
+void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_host, const Order& order) {
+  SCOPED_TRACE(testing::Message() << c.shape.seqlen_q << " rows, blocks of " << choice.of_groups[0].block << ", causal "
+                                  << choice.of_groups[0].causal << ", of the host " << of_host);
+  BuiltBlocks images(c);
+  const schedule::BlockImageLayout& layout = images.layout();
+  ASSERT_TRUE(layout.keys_rest());
+  RandomHeads r = make_heads(c, kHeadDim, choice);
+  if (of_host) {
+    std::vector<schedule::BlockMask> masks;
+    for (const std::vector<AttnSlice>& slices : r.slices()) masks.push_back(layout.make(slices));
+    layout.check(masks);
+    EXPECT_LE(layout.write(images.image(), masks), layout.bytes());
+  } else {
+    ASSERT_EQ(build(images, choice.table(), order).problem, builder::Problem::kNone);
+  }
+  const schedule::KeyImage& keys = layout.keys();
+  const std::byte* const image = images.image();
+  schedule::WorkList sizes;
+  sizes.q_tiles.resize(static_cast<size_t>(keys.num_q_tiles()));
+  sizes.num_slabs = static_cast<int32_t>(keys.num_slabs());
+  sm90::backward::Params params{};
+  params.items = reinterpret_cast<const schedule::Item*>(image + keys.items());
+  params.runs = reinterpret_cast<const TileRun*>(image + keys.runs());
+  params.run_tiles = reinterpret_cast<const schedule::RunTiles*>(image + keys.run_tiles());
+  params.q_tiles = reinterpret_cast<const schedule::QueryTile*>(image + keys.q_tiles());
+  params.intervals = reinterpret_cast<const RowInterval*>(image);
+  params.num_items = keys.dealing().num_items();
+  params.walk = keys.walk();
+  params.zeroed_sums = true;
+  emulated_backward::fill_results(r.all, r.expected);
+  emulated_backward::run_call<sm90::backward::Traits<__nv_bfloat16, kHeadDim, false, false>>(params, sizes, r.all,
+                                                                                             false, 3, order);
+  emulated_backward::expect_gradients(r.all, r.expected, false);
+}
+
+// With NaN in what a head group does not see, and in queries that see nothing.
+TEST(Sm90EmulatedBlockLists, KeysAtRestAgreeWithFloat64) {
+  std::mt19937 rng(23);
+  int seed = 0;
+  for (const AttendedCase& c :
+       {AttendedCase{builder::at_rest_case(builder::block_case(256, 256, 4, 2, 64, 128, 2)), 128},
+        AttendedCase{builder::at_rest_case(builder::block_case(336, 400, 4, 2, 64, 128, 2)), 128},
+        AttendedCase{builder::at_rest_case(builder::block_case(336, 336, 4, 4, 128, 128, 2), 64), 64},
+        AttendedCase{builder::at_rest_case(builder::block_case(400, 400, 4, 2, 64, 256, 2), 64), 64}}) {
+    for (int round = 0; round < (support::is_long_run() ? 8 : 2); ++round) {
+      BlockCase of = c.blocks;
+      of.gpu.multiprocessors = round == 0 ? 1 : 8;  // pieces of many heads, and of few
+      BlockChoice choice = builder::random_block_choice(rng, of);
+      const bool square = of.shape.seqlen_q == of.shape.seqlen_k;
+      for (builder::Choice& of_group : choice.of_groups) of_group.causal = square && round % 2 == 1;
+      for (const bool of_host : {false, true}) {
+        if (of_host && round == 0 && !support::is_long_run()) continue;
+        (c.head_dim == 64 ? expect_gradients<64> : expect_gradients<128>)(of, choice, of_host, emulated::order(seed++));
+      }
     }
   }
 }
