@@ -79,12 +79,13 @@ std::optional<Dealing> choose_scattered(const Setting& in, const Visits& visits)
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
   const auto [fewest, most] =
       scattered_pieces(in.shape.seqlen_q, in.shape.head_dim, group, in.gpu.l2_bytes, in.gpu.has_slow_memory());
-  const bool unequal = is_unequal(visits.longest, visits.items, visits.tiles), cuts = most > fewest;
+  const bool unequal = are_unequal(visits.long_items, visits.items);
+  const bool cuts = most > fewest && (unequal || visits.long_items == 0);  // few long ones are better dealt by length
   const double uneven = !cuts ? 1.1 : unequal ? 1.5 : 1.25;
   std::optional<Dealing> best;
   double least = uneven * even_steps(in), slowness = 1;
-  for (int pieces = cuts && unequal ? most : fewest; group % pieces == 0 && pieces <= std::max(most, 2 * fewest);
-       pieces *= 2) {
+  const int first = cuts && unequal ? most : fewest, last = std::max(cuts ? most : fewest, 2 * fewest);
+  for (int pieces = first; group % pieces == 0 && pieces <= last; pieces *= 2) {
     const Dealing how{.pieces = pieces, .together = 1, .heads_inside = small};
     const double cost = slowness * makespan(in, how, {}, least / slowness);
     slowness *= small ? 0.995 : 1.008;

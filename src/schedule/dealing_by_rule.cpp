@@ -41,7 +41,7 @@ Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const Gp
   if (scattered) {
     const bool inside = scatters_heads_inside(shape.head_dim);
     const auto [pieces, together] = scattered_sections(
-        longest, items, visits, shape.num_heads_q, group, gpu.multiprocessors,
+        longest, visits_of(extents).long_items, items, visits, shape.num_heads_q, group, gpu.multiprocessors,
         scattered_pieces(shape.seqlen_q, shape.head_dim, group, gpu.l2_bytes, gpu.has_slow_memory()), inside);
     if (pieces > 0) return {.pieces = pieces, .together = together, .heads_inside = inside};
   }

@@ -95,19 +95,25 @@ TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int
   return {pieces, most};
 }
 
-/// Whether the longest of `items` that visit any tiles, `visits` in all, visits more than two and a half times their
-/// mean: as causal blocks, and those among which one is seen by all queries. Of blocks chosen evenly it is up to twice.
-TANGRAM_HOST_DEVICE inline bool is_unequal(int64_t longest, int64_t items, int64_t visits) {
-  return 2 * longest * items > 5 * visits;
+/// Whether one of `items`, which visit `visits` tiles in all, visits more than twice their mean.
+TANGRAM_HOST_DEVICE constexpr bool is_long(int64_t count, int64_t items, int64_t visits) {
+  return count * items > 2 * visits;
 }
+
+/// Whether more than one in sixteen items is long, as of causal blocks. Of blocks chosen evenly none is, and one of
+/// those among which there is a block that all queries see.
+TANGRAM_HOST_DEVICE constexpr bool are_unequal(int64_t long_items, int64_t items) { return 16 * long_items > items; }
 
 /// Scattered items are dealt as choose_scattered prefers it, head by head, if the longest piece takes at most an eighth
 /// of what a multiprocessor does (a quarter where heads are inside); else they would end unevenly.
-TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t items, int64_t visits, int num_heads_q,
-                                                       int group, int multiprocessors, ScatteredPieces of,
-                                                       bool heads_inside) {
+TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t long_items, int64_t items,
+                                                       int64_t visits, int num_heads_q, int group, int multiprocessors,
+                                                       ScatteredPieces of, bool heads_inside) {
   const int64_t parts = heads_inside ? 4 : 8, all = visits * num_heads_q;
-  for (int pieces = is_unequal(longest, items, visits) ? of.most : of.fewest; pieces <= of.most; pieces *= 2) {
+  const bool unequal = are_unequal(long_items, items);
+  // Few long ones are no reason to cut all.
+  const int most = long_items > 0 && !unequal ? of.fewest : of.most;
+  for (int pieces = unequal ? of.most : of.fewest; pieces <= most; pieces *= 2) {
     if (group % pieces != 0) break;
     if (parts * longest * (group / pieces) * multiprocessors <= all) return {pieces, 1};
   }

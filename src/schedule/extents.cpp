@@ -10,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "schedule/dealing_rule.hpp"
+
 namespace tangram::schedule {
 
 namespace {
@@ -126,8 +128,10 @@ Visits visits_of(const Extents& extents) {
   for (const Extent& extent : extents.of_keys) {
     visits.tiles += extent.count;
     visits.between += extent.end - extent.first;
-    visits.longest = std::max(visits.longest, extent.count);
     visits.items += extent.count > 0;
+  }
+  for (const Extent& extent : extents.of_keys) {
+    visits.long_items += is_long(extent.count, visits.items, visits.tiles);
   }
   return visits;
 }

@@ -34,13 +34,13 @@ Extents make_extents(std::vector<Extent> of_keys);
 /// Of a transposed tile list; fills `item`.
 Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles);
 
-/// See is_scattered and is_unequal (dealing_rule.hpp): of all items, what they visit, and the tiles from first to last;
-/// what the longest visits, and how many visit any.
+/// See is_scattered and are_unequal (dealing_rule.hpp): of all items, what they visit, and the tiles from first to
+/// last; how many visit any, and how many of these are long.
 struct Visits {
   int64_t tiles = 0;
   int64_t between = 0;
-  int64_t longest = 0;
   int64_t items = 0;
+  int64_t long_items = 0;
 };
 Visits visits_of(const Extents& extents);
 

@@ -132,6 +132,9 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   });
   visits = team.sum(visits), num_seen = team.sum(num_seen), between = team.sum(between);
   longest = team.greatest(longest);
+  int64_t long_items = 0;
+  for_each(team, num_tiles, [&](int32_t i) { long_items += is_long(tiles[i].count, num_seen, visits); });
+  long_items = team.sum(long_items);
   const Walk direction = direction_of(team, tiles, num_tiles);
   const int heads = build.num_heads_q / build.num_heads_kv;
   const int32_t most_steps = most_steps_by_rule(static_cast<double>(visits), build.num_heads_q, build.multiprocessors);
@@ -140,8 +143,8 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   Sections sections;
   const bool deals_scattered = scattered && !build.deterministic;
   if (deals_scattered) {
-    sections = scattered_sections(longest, num_seen, visits, build.num_heads_q, heads, build.multiprocessors,
-                                  build.scattered_pieces, build.heads_inside);
+    sections = scattered_sections(longest, long_items, num_seen, visits, build.num_heads_q, heads,
+                                  build.multiprocessors, build.scattered_pieces, build.heads_inside);
   }
   if (sections.pieces > 0) {
     heads_inside = build.heads_inside;
