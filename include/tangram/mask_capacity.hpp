@@ -28,7 +28,8 @@ struct MaskCapacity {
   /// asked. Calls take the kernels that gather small blocks, of head dims 64 and 128: tiles of 128 divided by the query
   /// heads that share them (the largest power of two in the query heads of a K/V head) must divide a block, and 16 the
   /// block and the keys; calls are not deterministic, without softcap or gradients of sinks backward. Multiples of 128
-  /// without head_groups are taken by the kernels of other masks, which can do all this.
+  /// are not gathered forward, nor backward where there are many tiles of keys; without head_groups the kernels of
+  /// other masks take them, at any head dims, and can do all this.
   int64_t block_size = 0;
   /// With block_size: so many equal groups of heads have blocks of their own; divides the K/V heads.
   int head_groups = 1;

@@ -10,8 +10,8 @@
 
 namespace tangram {
 
-/// Where a device is there its counts are asked (src/attn/sm90/gpu_model.hpp); rates are those of the default machine,
-/// since an order needs no more than their ratios.
+/// Where a device is there it is asked (src/attn/sm90/gpu_model.hpp). Rates of kernels and links are those of the
+/// default machine, since an order needs no more than their ratios.
 struct GpuModel {
   int multiprocessors = h200::kMultiprocessors;
   int64_t l2_bytes = h200::kL2Bytes;

@@ -29,19 +29,16 @@ Dealing dealing_in_sections(const AttnShape& shape, const GpuModel& gpu) {
 }
 
 Dealing dealing_by_rule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu, bool deterministic) {
-  int64_t visits = 0, items = 0, longest = 0;
-  for (const Extent& extent : extents.of_keys) {
-    visits += extent.count;
-    items += extent.count > 0;
-    longest = std::max(longest, extent.count);
-  }
+  const auto [visits, between, items, long_items] = visits_of(extents);
+  int64_t longest = 0;
+  for (const Extent& extent : extents.of_keys) longest = std::max(longest, extent.count);
   const size_t unseen = items < static_cast<int64_t>(extents.of_keys.size()) ? 1 : 0;  // a group of their own
   const int group = shape.num_heads_q / shape.num_heads_kv;
-  const bool scattered = !deterministic && is_scattered(visits, visits_of(extents).between);
+  const bool scattered = !deterministic && is_scattered(visits, between);
   if (scattered) {
     const bool inside = scatters_heads_inside(shape.head_dim);
     const auto [pieces, together] = scattered_sections(
-        longest, visits_of(extents).long_items, items, visits, shape.num_heads_q, group, gpu.multiprocessors,
+        longest, long_items, items, visits, shape.num_heads_q, group, gpu.multiprocessors,
         scattered_pieces(shape.seqlen_q, shape.head_dim, group, gpu.l2_bytes, gpu.has_slow_memory()), inside);
     if (pieces > 0) return {.pieces = pieces, .together = together, .heads_inside = inside};
   }

@@ -57,6 +57,10 @@ KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const G
     : shape_(shape), capacity_(capacity), end_(begin) {
   const auto num_tiles = static_cast<int32_t>(tiles_of_keys(shape));
   dealing_ = {num_tiles, pieces_of(shape, num_tiles, gpu), shape.num_heads_q, shape.num_heads_kv, capacity.head_groups};
+  require(int64_t{num_tiles} * shape.num_heads_kv * dealing_.pieces < INT32_MAX,
+          "MaskBuffer: tiles of keys, of all K/V heads and their pieces, must stay below 2^31 (got {} tiles, "
+          "num_heads_kv={}, {} pieces)",
+          num_tiles, shape.num_heads_kv, dealing_.pieces);
   // Of causal blocks all columns reach the end.
   walk_ = {.descending = true, .heads_inside = scatters_heads_inside(shape.head_dim)};
   num_q_tiles_ = static_cast<int32_t>((shape.seqlen_q + kKeyStepQueries - 1) / kKeyStepQueries);

@@ -258,7 +258,7 @@ MISTAKES = {
         FLEX,
         "a MaskBuffer for blocks",
         "dsink=true",
-        "must be without softcap and dsink",
+        "must be without softcap, dsink",
     ),
     "blocks where each row was to see a key": (
         lambda: blocks(rows_without_keys=False),

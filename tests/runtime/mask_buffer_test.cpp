@@ -251,8 +251,29 @@ TEST(MaskBufferOnTheHost, RefusesBlocksThatAGpuDoesNotTake) {
                         tensors.q.view(), tensors.dq.view(), tensors.dk.view(), tensors.dv.view()};
   args.options.softcap = 5;
   EXPECT_EQ(support::message_of([&] { buffer.backward(args); }),
-            "MaskBuffer::backward: calls with a MaskBuffer for blocks must be without softcap and dsink (got "
-            "softcap=5, dsink=false)");
+            "MaskBuffer::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and "
+            "accumulation, and not deterministic (got softcap=5, dsink=false, accumulate_dq=false, "
+            "accumulate_dkv=false, deterministic=false)");
+}
+
+// As a GPU does, whose kernels with keys at rest do not ask which rows of a tile see something, and list runs as they
+// are.
+TEST(MaskBuffer, BlocksOf128OnTheHostAreRefusedAsOnAGpu) {
+  const auto backend = make_attn_backend("cpu", {.num_threads = 1});
+  const AttnShape shape{512, 512, 2, 2, 16, 16, DType::kFloat32};
+  MaskBuffer shared(shape, {.slices = 16, .block_size = 128}, *backend);
+  EXPECT_NE(support::message_of([&] {
+              shared.set(Mask(512, 512, {AttnSlice::full({0, 160}, {0, 128})}));
+            }).find("all queries of a tile of 64 see something, or none"),
+            std::string::npos);
+  shared.set(Mask(512, 512, {AttnSlice::full({0, 256}, {0, 128})}));
+  MaskBuffer of_two(shape, {.slices = 32, .passes = AttnPasses::kForward, .block_size = 128, .head_groups = 2},
+                    *backend);
+  const std::vector<int32_t> indices(2 * 3, 0);
+  EXPECT_NE(support::message_of([&] {
+              of_two.set_blocks({.indices = indices.data(), .width = 1, .block_size = 192, .head_groups = 2});
+            }).find("a multiple of 128 (got block_size=192)"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "machine/gpu_model.hpp"
 #include "schedule/buffer_room.hpp"
 #include "schedule/builder/block_build.hpp"
+#include "schedule/key_image.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 
@@ -30,7 +31,9 @@ TileShape forward_tile(const AttnShape& shape) { return {.block_m = tile_rows(sh
 
 HostRoom::HostRoom(const AttnShape& shape, const MaskCapacity& capacity) : shape_(shape), capacity_(capacity) {
   if (capacity.block_size > 0 && !schedule::fills_steps(capacity)) {
-    blocks_.emplace(shape, tile_rows(shape), capacity, GpuModel{});
+    const bool gathers = capacity.block_size % schedule::kBlockStepKeys != 0;
+    blocks_.emplace(shape, tile_rows(shape), capacity, GpuModel{}, schedule::ForwardTiles{forward_tile(shape), gathers},
+                    schedule::has_many_key_tiles(shape, GpuModel{}));
   } else {
     capacity_ = schedule::room_of_lists(capacity);
     lists_.emplace(shape, forward_tile(shape), kKeysFirst, capacity_);
@@ -57,6 +60,10 @@ void HostRoom::check_lists(std::span<const AttnSlice> slices) const {
         {.calls = capacity_.deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault});
   }
   lists_->check(forward, backward);
+  require(capacity_.block_size == 0 || schedule::sees_whole_query_tiles(backward),
+          "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
+          "one of which some see nothing)",
+          kKeysFirst.block_n);
 }
 
 void HostRoom::check(const MaskData& data) const {
@@ -66,10 +73,12 @@ void HostRoom::check(const MaskData& data) const {
 }
 
 void HostRoom::check(const AttnBackwardArgs& args) const {
-  require(!blocks_ || (args.options.softcap == 0 && args.dsink == nullptr),
-          "MaskBuffer::backward: calls with a MaskBuffer for blocks must be without softcap and dsink (got softcap={}, "
-          "dsink={})",
-          args.options.softcap, args.dsink != nullptr);
+  const bool deterministic = args.options.deterministic, accumulates = args.accumulate_dq || args.accumulate_dkv;
+  require(
+      !blocks_ || (args.options.softcap == 0 && args.dsink == nullptr && !accumulates && !deterministic),
+      "MaskBuffer::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
+      "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
+      args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
 }
 
 }  // namespace tangram

@@ -15,7 +15,8 @@
 
 namespace tangram {
 
-/// Room as lists of kernels of head_dim 128 have it; what head dims and dtypes kernels take is not asked.
+/// Room as lists of kernels of head_dim 128 have it on an H200. Not asked: what head dims and dtypes kernels take, and
+/// whether calls are of the kind, deterministic or not, that lists are for.
 class HostRoom {
  public:
   /// Throws InvalidArgument for a capacity that a GPU's buffer cannot have.

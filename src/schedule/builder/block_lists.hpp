@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The image of chosen blocks for kernels that gather (NOTE [block image]), out of a table of which each head group has
-// one. A line is a block of queries of one head group; a bitmap says which blocks of keys it sees, whose groups of 16
-// keys are what its tiles list, in the order of keys. In steps, each of which all teams have done before the next
-// begins: clear, mark, count, place, fill.
+// The image of chosen blocks for kernels that gather (NOTE [block image]), or backward have keys at rest
+// (key_lists.hpp), out of a table of which each head group has one. A line is a block of queries of one head group; a
+// bitmap says which blocks of keys it sees, whose groups of 16 keys are what its tiles list, in the order of keys. In
+// steps, each of which all teams have done before the next begins: clear, mark, count, place, fill.
 #pragma once
 
 #include <cstdint>
