@@ -13,6 +13,7 @@
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/scratch_layout.hpp"
+#include "schedule/buffer_room.hpp"
 #include "schedule/builder/block_build.hpp"
 
 namespace tangram::sm90 {
@@ -62,9 +63,8 @@ void BlockBuffer::set(std::span<const std::span<const AttnSlice>> masks, cudaStr
 
 void BlockBuffer::set(const MaskData& data, cudaStream_t stream) {
   check_refused();
-  const auto* const table = std::get_if<BlockTable>(&data);
-  require(table != nullptr, "MaskBuffer: a buffer made for blocks must get them by set_blocks() or set() (got others)");
-  builder::launch_build(build_, schedule::builder::block_lists_of(layout_, *table), stream);
+  schedule::check_is_blocks(data);
+  builder::launch_build(build_, schedule::builder::block_lists_of(layout_, std::get<BlockTable>(data)), stream);
   // Last, since kernels read lists before they wait for the kernel in front of them, but never before a copy.
   memory_->board.copy(&build_.state->report, stream);
   keep_while_graph_lives(stream);

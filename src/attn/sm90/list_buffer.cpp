@@ -5,6 +5,7 @@
 
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
+#include "schedule/buffer_room.hpp"
 #include "schedule/key_image.hpp"
 
 namespace tangram::sm90 {
@@ -58,9 +59,9 @@ void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward
 
 void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
   check_refused();
-  require(capacity_.rows_without_keys,
-          "MaskBuffer: masks of a GPU must be allowed rows that see no key, since nobody has looked (got "
-          "rows_without_keys=false)");
+  MaskCapacity room = capacity_;
+  if (room.slices == 0) room.slices = room.documents;
+  schedule::check_room(data, shape_, room);
   if (builder_ == nullptr) {
     require(!cuda::is_captured(stream),
             "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "

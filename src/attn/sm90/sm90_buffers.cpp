@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <variant>
 
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/block_buffer.hpp"
@@ -106,8 +105,6 @@ void Sm90Backend::set_block_masks(PreparedMask& buffer, std::span<const std::spa
 void Sm90Backend::set_mask_data(PreparedMask& buffer, const MaskData& data, void* stream) const {
   Sm90Mask& prepared = sm90::as_sm90(buffer);
   require(prepared.is_buffer(), "Sm90Backend::set_mask_data: needs a mask of make_buffer() (got one of prepare())");
-  require(prepared.capacity().block_size == 0 || std::holds_alternative<BlockTable>(data),
-          "MaskBuffer: a buffer made for blocks must get them by set_blocks() or set() (got others)");
   if (prepared.block_buffer != nullptr) return prepared.block_buffer->set(data, cuda::as_stream(stream));
   prepared.buffer->set(data, cuda::as_stream(stream));
 }

@@ -172,7 +172,7 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     EXPECT_NE(message([&] { buffer.set(of_few); }).find("all queries of a tile of 64 see something, or none"),
               std::string::npos);
     table.block_size = 192;
-    EXPECT_NE(message([&] { buffer.set_blocks(table); }).find("at least 128, and a multiple of 128"),
+    EXPECT_NE(message([&] { buffer.set_blocks(table); }).find("must be a multiple of the buffer's, 128"),
               std::string::npos);
     EXPECT_NE(message([&] { buffer.set_cu_seqlens({.q = indices.data(), .documents = 2}); }).find("made for blocks"),
               std::string::npos);

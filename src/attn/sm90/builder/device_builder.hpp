@@ -26,9 +26,9 @@ class DeviceBuilder {
                 const MaskCapacity& capacity, std::byte* image);
 
   /// Enqueues kernels that build the image, and the copy of their report. That copy comes last: a kernel may start
-  /// before the one in front of it has ended, and read lists early, but never before a copy has. Throws
-  /// InvalidArgument for what can be seen without the data, CudaError. Allocates for smaller blocks than before, which
-  /// a stream that is captured forbids.
+  /// before the one in front of it has ended, and read lists early, but never before a copy has. `data` has passed
+  /// schedule::check_room. Throws CudaError. Allocates for smaller blocks than before, which a stream that is captured
+  /// forbids (InvalidArgument).
   void build(const MaskData& data, cudaStream_t stream);
 
   /// Throws InvalidArgument for a mask that was refused since the last time that this was asked, as far as the host
@@ -44,7 +44,6 @@ class DeviceBuilder {
   void build_ranges(const RangeList& list, cudaStream_t stream);
 
   AttnShape shape_;
-  int64_t of_blocks_, least_block_;  // sizes of blocks are multiples of, and at least
   schedule::builder::BuildLayout layout_;
   cuda::DeviceBuffer memory_;
   ReportBoard board_;
