@@ -18,7 +18,7 @@ namespace tangram {
 
 namespace {
 
-// Beyond these the search of all masks is as good in its time (docs/experiments/2026-11-23-new-masks.md).
+// Beyond these the search of all masks is as good in its time (docs/devlog/2026-11-23-new-masks.md).
 constexpr int kMostRanks = 8;
 constexpr size_t kMostDocuments = 256;
 constexpr int64_t kMostRows = 512 << 10;

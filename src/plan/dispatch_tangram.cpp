@@ -29,7 +29,7 @@ bool is_pack(std::span<const AttnSlice> slices) {
 }
 
 // Packs are new at every step of a training, and can be dealt to two or three ranks in few ways that differ much
-// (docs/experiments/2026-11-23-new-masks.md): there the work grows with the square of the ranks, and ends where next to
+// (docs/devlog/2026-11-23-new-masks.md): there the work grows with the square of the ranks, and ends where next to
 // nothing moves.
 constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks
 constexpr int64_t kRowsOfPack = 8 << 10;  // of a rank: shorter steps lose more by a bad cut

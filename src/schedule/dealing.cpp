@@ -72,7 +72,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
 
 /// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
 /// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms,
-/// and how unevenly they may end before another form is faster (docs/experiments/2026-11-26-block-masks.md). Nothing
+/// and how unevenly they may end before another form is faster (docs/devlog/2026-11-26-block-masks.md). Nothing
 /// where heads cannot be cut so, or items are so few that they end more unevenly.
 std::optional<Dealing> choose_scattered(const Setting& in, const Visits& visits) {
   const bool small = scatters_heads_inside(in.shape.head_dim);

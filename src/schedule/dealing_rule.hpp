@@ -84,7 +84,7 @@ struct ScatteredPieces {
 /// times what the L2 cache holds: multiprocessors are at any of its tiles at a time, so that much comes from memory.
 /// Where memory is slower than an H200's, as an H100's, that is seen with few rows already if items are unequal, since
 /// these do not keep step, or dealt by length; then smaller pieces are worth their joining
-/// (docs/experiments/2026-11-26-block-masks.md).
+/// (docs/devlog/2026-11-26-block-masks.md).
 TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes,
                                                                bool slow_memory) {
   constexpr int kMost = 8;

@@ -65,7 +65,7 @@ struct KeyLists {
 };
 
 /// Whether there are so many tiles that kernels with keys at rest are faster than those that gather: few tiles in many
-/// pieces spend their time adding these up (docs/experiments/2026-11-25-block-buffers.md).
+/// pieces spend their time adding these up (docs/devlog/2026-11-25-block-buffers.md).
 bool has_many_key_tiles(const AttnShape& shape, const GpuModel& gpu);
 
 /// Whether all queries of each tile see something, or none does, so that kernels need not ask which.

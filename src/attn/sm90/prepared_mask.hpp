@@ -22,7 +22,7 @@
 namespace tangram::sm90 {
 
 /// Runs an item from which on kernels that fetch them ahead are faster: 1.02 times with 7 of 256 keys, 1.09 with 14 of
-/// 128, 0.99 with the one or two of packed documents (docs/experiments/2026-11-22-runs-of-keys.md).
+/// 128, 0.99 with the one or two of packed documents (docs/devlog/2026-11-22-runs-of-keys.md).
 inline constexpr size_t kManyRuns = 4;
 inline bool has_many_runs(size_t num_items, size_t num_runs) { return num_runs >= kManyRuns * num_items; }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What the planner thinks of queries that move, held against two H200 (docs/results/movement.md and
-// docs/experiments/2026-11-26-changing-blocks.md).
+// docs/devlog/2026-11-26-changing-blocks.md).
 
 #include <gtest/gtest.h>
 
