@@ -94,8 +94,8 @@ struct AttnBackwardArgs {
   /// Gradient of the sink, float32, in the sink's layout, or null. Overwritten; summed over rows for kSh.
   float* dsink = nullptr;
   Sink sink;
-  /// Adds to `dq` (must be float32) instead of overwriting it: how stages sum up. What is overwritten is so in
-  /// all rows: those that see nothing, or that nobody sees, become zero.
+  /// Accumulates into `dq` (must be float32) instead of overwriting it, to sum over stages. Overwriting writes all
+  /// rows: fully masked rows, and keys that no query sees, become zero.
   bool accumulate_dq = false;
   /// Adds to dk and dv (must be float32) instead of overwriting them. Rows that no slice sees are neither read nor
   /// written: those of other stages may be under way to another rank.
@@ -106,8 +106,8 @@ struct AttnBackwardArgs {
   ConstTensorView v_elsewhere;
   /// Where the rows of dk and dv go one by one. Only where can_wait_for_keys(), and without accumulate_dkv.
   GradientPlaces places;
-  /// rowsum(dout * out) as somebody else computed it, [seqlen_q, num_heads_q], or null. Then `out` is not read and may
-  /// be empty: who computes for rows of another rank need not fetch their out. Only where takes_delta().
+  /// Precomputed rowsum(dout * out), [seqlen_q, num_heads_q], or null. If given, `out` is not read and may be empty, so
+  /// that a rank which computes rows of another rank need not fetch their out. Only where takes_delta().
   const float* delta = nullptr;
   /// At least AttnBackend::backward_workspace_bytes, or none.
   AttnWorkspace workspace;
@@ -160,13 +160,13 @@ class AttnBackend {
   /// Whether calls can wait for keys that are still on their way.
   virtual bool can_wait_for_keys() const { return false; }
 
-  /// Says which keys of a prepared mask come late, in the order in which they come, with at most kMaxKeyFlags different
-  /// flags. Once, after prepare() and before prepare_backward(), and only where can_wait_for_keys().
+  /// Declares which keys of a prepared mask may arrive after the launch, in order of arrival, with at most kMaxKeyFlags
+  /// distinct flags. Once, after prepare() and before prepare_backward(), and only where can_wait_for_keys().
   virtual void prepare_arrivals(PreparedMask& /*mask*/, std::span<const KeyArrival> /*arrivals*/) const {}
   static constexpr int kMaxKeyFlags = 64;
 
-  /// Whether calls of these slices are so much faster where all keys are in k and v from the start that transfers had
-  /// better end before: a guess in closed form.
+  /// Heuristic: whether calls of these slices are so much faster with all keys present that transfers should complete
+  /// before the kernel starts.
   virtual bool wants_all_keys(std::span<const AttnSlice> /*slices*/, const AttnShape& /*shape*/) const { return false; }
 
   /// Whether calls can read keys from other tensors than k and v.

@@ -89,7 +89,7 @@ struct HeadConfig {
 /// How attention is split over the ranks. See docs/design/strategies.md.
 enum class Strategy : int {
   kAuto = -1,    ///< whichever of the others the cost model finds fastest for the mask
-  kTangram = 0,  ///< rows dealt out by the mask, exactly the K/V rows that are seen move
+  kTangram = 0,  ///< rows sharded by the mask; only K/V rows that are needed move
   kUlysses,      ///< all-to-all from rows to heads and back; every rank computes all rows of some heads
   kHcms,         ///< Ulysses in chunks of heads: the exchange of one chunk behind the attention of another
   kRing,         ///< K/V shards travel from neighbour to neighbour, rows dealt zigzag

@@ -26,7 +26,7 @@ namespace cuda {
 class Workspace;
 }
 
-/// A tensor that remote rows land in, `[rows, heads, dim]`, contiguous: the K or the V buffer of a rank, in global row
+/// A receive buffer for remote rows, `[rows, heads, dim]`, contiguous: the K or the V buffer of a rank, in global row
 /// order. `rows` may differ between ranks, the rest may not. Rows are multiples of 16 bytes.
 struct LandingTensor {
   int64_t rows = 0;
@@ -329,9 +329,9 @@ struct DeviceCommunicatorConfig {
   /// less time; no peer sees its rows before all have been sent. Otherwise, while a graph is captured, where ranks
   /// share a GPU, and with a driver that has no such call, each copy is a call.
   bool batch_copies = true;
-  /// Of copy_engine: hosts meet (Communicator::barrier of `control`) whenever one has enqueued what waits for others,
-  /// or what others wait for. For ranks that are threads and share a GPU: they share its hardware queues, too, in which
-  /// the work of a rank that is ahead, waiting, may hold up the very work that it waits for. Not in replayed graphs.
+  /// copy_engine only: a host barrier (Communicator::barrier of `control`) after each enqueue that waits for a peer or
+  /// that a peer waits for. Needed if ranks are threads that share a GPU: they share its hardware queues, where waiting
+  /// work of one rank can block the work it waits for. No effect on replayed graphs.
   bool lockstep = false;
   /// Memory that passes share (DevicePassSpec::shares_memory) is what the largest of them wants, to the byte, on every
   /// rank: for masks that stay. Otherwise there is room in it for other masks of their shapes, with copy_engine 3/8

@@ -25,7 +25,7 @@ constexpr uint32_t gradient_place(uint32_t tensor, int64_t row) {
 struct GradientPlaces {
   const uint32_t* of_key =
       nullptr;  ///< [seqlen_k] places of both gradients, in device memory; null: row by row in dk, dv
-  /// Rows that nobody adds to any more, in the prepared dtype or float32; empty where no place names them.
+  /// Rows without further contributions, in the prepared dtype or float32; empty if no target names them.
   TensorView dk_settled;
   TensorView dv_settled;
   /// Where further tensors begin, of the dtype of dk and dv: addresses in device memory, of memory that may be another

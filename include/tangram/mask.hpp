@@ -43,7 +43,7 @@ class Mask {
   /// A hash of the canonical form, equal on every rank and machine.
   uint64_t hash() const;
 
-  /// The same cells over longer sequences; the added rows see nothing and are seen by nobody. Throws InvalidArgument
+  /// This mask over longer sequences; the added queries and keys are fully masked. Throws InvalidArgument
   /// when a length would shrink. Shares its memory with this mask, as a copy does.
   Mask padded(int64_t seqlen_q, int64_t seqlen_k) const;
   /// An equal mask in memory of its own.

@@ -21,8 +21,8 @@ struct MaskCapacity {
   /// Lists are those of deterministic calls, or of others; never both.
   bool deterministic = false;
   AttnPasses passes = AttnPasses::kBoth;
-  /// Whether masks may leave rows of queries that see no key. Kernels of the backward pass of a buffer without such
-  /// masks ask no table of them. Not with block_size, nor for masks that a GPU has computed.
+  /// Whether masks may contain fully masked query rows. If not, backward kernels skip a table lookup. Not with
+  /// block_size, nor for masks that a GPU has computed.
   bool rows_without_keys = true;
   /// Above 0: masks are blocks of so many rows and keys or of a multiple, at most `slices` of them; `documents` are not
   /// asked. Calls take the kernels that gather small blocks, of head dims 64 and 128: tiles of 128 divided by the query

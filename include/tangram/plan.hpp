@@ -156,7 +156,7 @@ int64_t compute_pad_size(int64_t total_seqlen, int cp_size, int64_t chunk_size);
 /// over so many ranks; pad explicitly, see compute_pad_size and Mask::padded.
 Plan make_plan(const Mask& mask, const DistAttnConfig& config);
 
-/// The same with given dispatches: another mask over rows that are already dealt out (hybrid attention).
+/// make_plan with given dispatches: another mask over rows that are already sharded (hybrid attention).
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
 /// The fewest K/V rows that any plan over these dispatches can move in one cast: for every rank the key rows that its

@@ -95,7 +95,7 @@ void refuse_unknown(const nb::kwargs& rest, const char* config, const char* know
 }
 
 void bind_parts(nb::module_& m) {
-  nb::class_<DispatchConfig> dispatch(m, "DispatchConfig", "How rows are dealt to ranks.");
+  nb::class_<DispatchConfig> dispatch(m, "DispatchConfig", "How rows are sharded over ranks.");
   dispatch
       .def(
           "__init__",

@@ -31,8 +31,8 @@ class Configuration:
     transport: Transport = "copy_engine"
     """How rows travel between the GPUs of groups that are made from now on; alike on all ranks."""
     exact_memory: bool = False
-    """True: what rows of other ranks land in is as large as the masks of a group want, for masks that stay; else there
-    is room for others of their shape. Of groups on GPUs that are made from now on; alike on all ranks."""
+    """True: receive buffers are sized exactly for the masks of a group; else with headroom for other masks of the same
+    shape. GPU only, for groups created later; must match on all ranks."""
     timeout_s: float = 600.0
     """Seconds that groups made from now on wait for a peer (TANGRAM_TIMEOUT_S)."""
     num_threads: int = 0

@@ -3,7 +3,7 @@
 """Distributed attention over torch.distributed. Most names are those of MagiAttention; tangram.magi has them all, with
 the arguments published there.
 
-A key stands for a mask, dealt out to the ranks of a context-parallel group. Every rank makes the same keys and the same
+A runtime key is the plan of one mask for the ranks of a context-parallel group. Every rank makes the same keys and the same
 calls in the same order. `dispatch` takes this rank's rows of a tensor that all ranks hold, `calc_attn` computes on
 them, `undispatch` gives the whole tensor back.
 """

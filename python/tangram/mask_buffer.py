@@ -94,11 +94,11 @@ class MaskBuffer:
         """
         Args:
             seqlen_q, seqlen_k: rows of q and of k and v. heads: theirs, and the dtype.
-            documents: stretches of rows that see none of each other's keys, at most. Each takes the room of a tile of
-                64 queries in what the backward pass computes in: 33 KB a query head of 128.
+            documents: maximum number of packed documents (row ranges that share no keys). Each adds one tile of 64
+                queries to the backward workspace: 33 KB per query head of dim 128.
             slices: of a mask, at most; 0: as many as documents.
-            rows_without_keys: whether masks may leave rows of q that see no key, padding say. Where none does, False
-                spares the kernel of the backward pass a look at a table in each step. Masks that a GPU has computed
+            rows_without_keys: whether masks may contain fully masked rows of q, such as padding. False saves the
+                backward kernel a table lookup in each step. Masks that a GPU has computed
                 need True, and so do `blocks`.
             blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
                 and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,

@@ -227,8 +227,7 @@ int kernels_main(const KernelsVerbOptions& options) {
 
 Verb add_kernels_verb(CLI::App& app) {
   auto options = std::make_shared<KernelsVerbOptions>();
-  CLI::App* verb = app.add_subcommand(
-      "kernels", "List the GPU kernels of this build, all compiled beforehand, and which of them head dims take");
+  CLI::App* verb = app.add_subcommand("kernels", "List the compiled GPU kernels, and which one a head dim uses");
   verb->add_flag("--json", options->json, "print JSON instead of text");
   verb->add_option("--head-dims", options->head_dims,
                    "say which kernels these take and what padding costs, as 80,192:128 (values of 128)")

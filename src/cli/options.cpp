@@ -109,15 +109,16 @@ void add_strategy_options(CLI::App& app, DistOptions& options) {
       ->type_name("NAME")
       ->group("Distribution");
   add_strategy_parameters(app, options);
-  app.add_option("--movement", options.movement,
-                 "kv (default): only K/V rows travel; auto: the cheapest of all; qo: queries travel to their keys; "
-                 "published ones to compare with: greedy_random_grid, binary_greedy, network_flow; least_bytes: of all "
-                 "of these the one that moves least, as well balanced as can be")
+  app.add_option(
+         "--movement", options.movement,
+         "kv (default): move K/V rows only; qo: move Q to K/V and partial outputs back; auto: the fastest by the cost "
+         "model; least_bytes: least traffic among balanced plans; published, for comparison: "
+         "greedy_random_grid, binary_greedy, network_flow")
       ->type_name("NAME")
       ->group("Distribution");
   CLI::Option* head_groups =
       app.add_option("--head-groups", options.head_groups,
-                     "where queries travel: groups of heads dealt out on their own (default: chosen)")
+                     "with --movement: head groups that are assigned independently (default: chosen by the planner)")
           ->type_name("N")
           ->group("Distribution");
   require_whole_number(*head_groups, 1);

@@ -300,7 +300,7 @@ void require_reportable(const Plan& plan, const OutputOptions& output) {
   const bool of_head_groups = !plan.movement.empty() && plan.config.movement.algorithm == Movement::kKv;
   require(output.html.empty() || !of_head_groups,
           "--html: reports show one mask for all heads (got one for each group)");
-  require(output.html.empty() || plan.movement.empty(), "--html: reports are of K/V that travel (got --movement {})",
+  require(output.html.empty() || plan.movement.empty(), "--html: supports K/V movement only (got --movement {})",
           to_string(plan.config.movement.algorithm));
 }
 

@@ -85,7 +85,7 @@ void check_is_blocks(const MaskData& data) {
 void check_room(const MaskData& data, const AttnShape& shape, const MaskCapacity& room) {
   if (room.block_size > 0) check_is_blocks(data);
   require(room.rows_without_keys,
-          "MaskBuffer: masks as data must be allowed rows that see no key, since nobody has looked (got "
+          "MaskBuffer: device masks need rows_without_keys=true, since the host cannot rule out fully masked rows (got "
           "rows_without_keys=false)");
   if (const auto* documents = std::get_if<CuSeqlens>(&data)) check(*documents, room.slices);
   if (const auto* table = std::get_if<BlockTable>(&data)) {

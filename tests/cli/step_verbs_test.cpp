@@ -346,7 +346,7 @@ TEST(RunVerb, MovementsThatDoNotExistOrCannotBeDrawnAreRefused) {
   const ProgramResult drawn = run_program(
       {"run", "--family", "causal", "--seqlen", "256", "--movement", "qo", "--html", folder.path("r.html")});
   EXPECT_NE(drawn.code, 0);
-  EXPECT_THAT(drawn.err, HasSubstr("--html: reports are of K/V that travel (got --movement qo)"));
+  EXPECT_THAT(drawn.err, HasSubstr("--html: supports K/V movement only (got --movement qo)"));
 }
 
 TEST(VerifyVerb, CrossAttention) {

@@ -198,9 +198,10 @@ TEST(MaskBufferOnTheHost, RefusesMasksThatAGpuHasNoRoomFor) {
             "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 6 query blocks of up to "
             "2 blocks, room for 11 blocks)");
   EXPECT_EQ(refusal({}, blocks(1, 8)), "MaskBuffer::set_blocks: block_size must be at least 16 (got block_size=8)");
-  EXPECT_EQ(refusal({.rows_without_keys = false}, blocks(2, 16)),
-            "MaskBuffer: masks as data must be allowed rows that see no key, since nobody has looked (got "
-            "rows_without_keys=false)");
+  EXPECT_EQ(
+      refusal({.rows_without_keys = false}, blocks(2, 16)),
+      "MaskBuffer: device masks need rows_without_keys=true, since the host cannot rule out fully masked rows (got "
+      "rows_without_keys=false)");
   EXPECT_EQ(refusal({.rows_without_keys = false}, [&](MaskBuffer& b) { b.set(Mask(kRows, kRows, {})); }),
             "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
             "rows_without_keys=false)");

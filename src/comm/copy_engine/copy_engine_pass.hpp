@@ -115,7 +115,7 @@ class CopyEnginePass final : public DevicePass {
   void copy_batched(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                     const void* const* sources, cudaStream_t stream) const;
   WaitParams return_wait() const;
-  /// For the credits of nobody yet. Tells whom give() has put off.
+  /// A wait without peers, for credits; also signals the releases that give() deferred.
   WaitParams credit_wait();
   void add_gives(WaitParams& params);
   /// `params` and before that what signal_returned has put off: to tell owners.

@@ -181,7 +181,7 @@ constexpr const ShapeClass* find_shape_class(int head_dim, int head_dim_v) {
   return nullptr;
 }
 
-/// That of dimensions which have one.
+/// Shape class of a supported (head_dim, head_dim_v) pair.
 constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) {
   return *find_shape_class(head_dim, head_dim_v);
 }
