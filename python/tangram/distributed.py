@@ -3,8 +3,8 @@
 """Distributed attention over torch.distributed. Most names are those of MagiAttention; tangram.magi has them all, with
 the arguments published there.
 
-A runtime key is the plan of one mask for the ranks of a context-parallel group. Every rank makes the same keys and the same
-calls in the same order. `dispatch` takes this rank's rows of a tensor that all ranks hold, `calc_attn` computes on
+A runtime key is the plan of one mask for the ranks of a context-parallel group. Every rank makes the same keys and the
+same calls in the same order. `dispatch` takes this rank's rows of a tensor that all ranks hold, `calc_attn` computes on
 them, `undispatch` gives the whole tensor back.
 """
 

@@ -6,10 +6,10 @@
 //
 // Warp roles                                                                           registers, C = 2 (3)
 //   warpgroup 0, thread 0    Producer: walks the runs of an item, TMA loads, messages    40 (32)
-//                or warp 0   the same of gathered runs, a box of keys a lane             40 (72, head_dim 64; aligned
-//                32) thread 32   run_scheduler: draws tickets, one item ahead thread 64   with keys that come late:
-//                watch_arrivals thread 96   with kScribe (C = 3, gathered or fetched runs) Producer for messages alone,
-//                thread 0 then only loads
+//                or warp 0   same for gathered ranges, a box of keys per lane      40 (72 at head_dim 64; 32 aligned)
+//                thread 32   run_scheduler: draws tickets, one item ahead
+//                thread 64   watch_arrivals, if keys are awaited
+//                thread 96   kScribe: step messages; thread 0 then only loads
 //   warpgroups 1 to C        Consumer: 64 packed rows each                               232 (160)
 //
 // mbarriers                  arrivals                  a phase ends when
