@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Fits how slow forms of dealing are beside their makespans to tables of time_dealings, of default and of deterministic
-// calls, and prints what kForms of src/schedule/dealing_forms.hpp has, and what choosing by it loses; then what is lost
-// with other costs of items:
+// calls, and prints what kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp has, and what choosing by it
+// loses; then what is lost with other costs of items:
 //
 //   fit_dealings tests/data/dealing_masks.json docs/results/dealings_tried_h200.csv docs/results/dealings_h200.csv
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "schedule/dealing_fit.hpp"
+#include "schedule/tile_schedule_fit.hpp"
 
 namespace {
 
@@ -27,11 +27,11 @@ void print_loss(const std::string& what, std::vector<double> slower) {
 }
 
 /// Of all kinds of masks, with factors fitted anew.
-double loss_with(const char* cases, const char* table, const schedule::ItemCosts& costs) {
+double loss_with(const char* cases, const char* table, const schedule::WorkTileCosts& costs) {
   const auto all = test::read_measured_masks(cases, table, "backward", costs);
   double sum = 0;
-  for (int kind = 0; kind < schedule::kNumItemKinds; ++kind) {
-    const auto masks = test::of_kind(all, static_cast<schedule::ItemKind>(kind), false);
+  for (int kind = 0; kind < schedule::kNumScheduleClasses; ++kind) {
+    const auto masks = test::of_kind(all, static_cast<schedule::ScheduleClass>(kind), false);
     const test::SlownessFit fit(masks);
     sum += fit.loss(fit.run()) * static_cast<double>(masks.size());
   }
@@ -39,21 +39,21 @@ double loss_with(const char* cases, const char* table, const schedule::ItemCosts
 }
 
 void fit_costs(const char* cases, const char* table) {
-  for (const double item : {0.0, 1.0, 2.0, 3.0, 4.0}) {
+  for (const double work_tile : {0.0, 1.0, 2.0, 3.0, 4.0}) {
     for (const double join : {0.5, 1.5, 2.5}) {
-      fmt::print("an item costs {} steps, a join {}: loss {:.4f}\n", item, join,
-                 loss_with(cases, table, {.item = item, .join = join}));
+      fmt::print("an item costs {} steps, a join {}: loss {:.4f}\n", work_tile, join,
+                 loss_with(cases, table, {.work_tile = work_tile, .join = join}));
     }
   }
 }
 
 /// Each fifth of the masks by factors that were fitted to the others: what new masks lose.
 std::vector<double> slower_left_out(const std::vector<test::MeasuredMask>& masks) {
-  constexpr size_t kParts = 5;
+  constexpr size_t kSplitKv = 5;
   std::vector<double> slower;
-  for (size_t part = 0; part < kParts; ++part) {
+  for (size_t part = 0; part < kSplitKv; ++part) {
     std::vector<test::MeasuredMask> kept, left_out;
-    for (size_t i = 0; i < masks.size(); ++i) (i % kParts == part ? left_out : kept).push_back(masks[i]);
+    for (size_t i = 0; i < masks.size(); ++i) (i % kSplitKv == part ? left_out : kept).push_back(masks[i]);
     const std::vector<double> of_part = test::slower_than_fastest(left_out, test::SlownessFit(kept).run());
     slower.insert(slower.end(), of_part.begin(), of_part.end());
   }
@@ -64,17 +64,17 @@ void fit(const char* cases, const char* table, bool deterministic) {
   const std::string figure = deterministic ? "backward_deterministic" : "backward";
   const std::vector<test::MeasuredMask> all = test::read_measured_masks(cases, table, figure);
   std::vector<std::vector<double>> fitted;
-  for (int kind = 0; kind < schedule::kNumItemKinds; ++kind) {
-    const auto masks = test::of_kind(all, static_cast<schedule::ItemKind>(kind), deterministic);
+  for (int kind = 0; kind < schedule::kNumScheduleClasses; ++kind) {
+    const auto masks = test::of_kind(all, static_cast<schedule::ScheduleClass>(kind), deterministic);
     fitted.push_back(test::SlownessFit(masks).run());
     print_loss(fmt::format("{}, kind {}", figure, kind), test::slower_than_fastest(masks, fitted.back()));
     print_loss("  left out of the fit", slower_left_out(masks));
   }
-  for (size_t form = 0; form < schedule::kForms.size(); ++form) {
-    const schedule::Form& f = schedule::kForms[form];
-    fmt::print("  pieces {} together {} joint {}{}{} share {} of the rest {}: {{{}, {}, {}}}\n", f.pieces, f.together,
-               f.joint, f.grouped ? " grouped" : "", f.cached ? " cached" : "", f.most_share, f.share_of_rest,
-               fitted[0][form], fitted[1][form], fitted[2][form]);
+  for (size_t form = 0; form < schedule::kScheduleCandidates.size(); ++form) {
+    const schedule::ScheduleCandidate& f = schedule::kScheduleCandidates[form];
+    fmt::print("  pieces {} together {} joint {}{}{} share {} of the rest {}: {{{}, {}, {}}}\n", f.head_splits,
+               f.heads_in_l2, f.last_wave_heads, f.by_document ? " grouped" : "", f.cached ? " cached" : "",
+               f.most_share, f.share_of_rest, fitted[0][form], fitted[1][form], fitted[2][form]);
   }
 }
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "core/ahead.hpp"
-#include "schedule/dealing.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"
+#include "schedule/tile_schedule.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/mask.hpp"
 
@@ -102,7 +102,7 @@ void dealing(benchmark::State& state, const Case& c) {
   const double spread = schedule::length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   for (auto _ : state) {
     schedule::Extents in_order = measured;
-    benchmark::DoNotOptimize(schedule::choose_dealing(in_order, spread, c.shape(), {}));
+    benchmark::DoNotOptimize(schedule::choose_tile_schedule(in_order, spread, c.shape(), {}));
   }
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Times the backward pass of masks with given dealings on a Hopper GPU, the dealings of a mask in turns in random
-// order, and prints one figure a line in the project's CSV schema; `strategy` is the dealing (dealing_cases.hpp).
+// order, and prints one figure a line in the project's CSV schema; `strategy` is the dealing (tile_schedule_cases.hpp).
 //
 //   time_dealings tests/data/dealing_masks.json machine [regular expression of names [tried | DEALING ...]]
 //
@@ -29,8 +29,8 @@
 #include "cuda/device_buffer.hpp"
 #include "runtime/random_values.hpp"
 #include "runtime/turns.hpp"
-#include "schedule/dealing_cases.hpp"
-#include "schedule/dealing_forms.hpp"
+#include "schedule/tile_schedule_candidates.hpp"
+#include "schedule/tile_schedule_cases.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/local_group.hpp"
 
@@ -78,9 +78,10 @@ class Problem {
   test::DealingProblem& mask() { return mask_; }
 
   /// A list that is dealt so; kept by the caller while it is timed.
-  std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::DealingCase& of, const schedule::Dealing& how) {
+  std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::DealingCase& of,
+                                                        const schedule::TileSchedule& how) {
     // Deterministic calls are not dealt in pieces by length (docs/design/backward_dealing.md).
-    const BackwardCalls calls = how.most_steps > 0 ? BackwardCalls::kDefault : BackwardCalls::kBoth;
+    const BackwardCalls calls = how.max_steps > 0 ? BackwardCalls::kDefault : BackwardCalls::kBoth;
     const schedule::WorkList work =
         schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {calls, how});
     return std::make_unique<sm90::backward::DeviceWorkList>(work, shape_);
@@ -119,33 +120,37 @@ class Problem {
 };
 
 /// Those of all forms, or of the tried ones; without two that deal the same items in the same order.
-std::vector<schedule::Dealing> dealings_to_time(const test::DealingProblem& problem, const GpuModel& gpu, bool tried) {
+std::vector<schedule::TileSchedule> dealings_to_time(const test::DealingProblem& problem, const GpuModel& gpu,
+                                                     bool tried) {
   const auto kind = static_cast<size_t>(schedule::kind_of(problem.extents, problem.spread));
   const schedule::Setting in = problem.setting(gpu);
   const bool same_begin = schedule::choose_direction(problem.extents).same_begin;
   std::set<std::vector<std::tuple<size_t, int, int, int>>> seen;
-  std::vector<schedule::Dealing> result;
-  for (const schedule::Form& form : schedule::kForms) {
-    if (tried && form.slowness[kind] == 0) continue;
+  std::vector<schedule::TileSchedule> result;
+  for (const schedule::ScheduleCandidate& form : schedule::kScheduleCandidates) {
+    if (tried && form.cost_factor[kind] == 0) continue;
     auto how = schedule::dealing_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
     if (!how) continue;
-    how->heads_inside = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
+    how->heads_innermost = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
     std::vector<std::tuple<size_t, int, int, int>> dealt;
-    schedule::deal(problem.extents, problem.shape.num_heads_kv, *how,
-                   [&](size_t i, int head, int piece, int pieces) { dealt.emplace_back(i, head, piece, pieces); });
+    schedule::for_each_work_tile(problem.extents, problem.shape.num_heads_kv, *how,
+                                 [&](size_t i, int head, int head_split, int head_splits) {
+                                   dealt.emplace_back(i, head, head_split, head_splits);
+                                 });
     if (seen.insert(std::move(dealt)).second) result.push_back(*how);
   }
   return result;
 }
 
 /// What is chosen, and what is named.
-std::vector<schedule::Dealing> named_dealings(test::DealingProblem& problem, const GpuModel& gpu,
-                                              std::span<const std::string> names) {
+std::vector<schedule::TileSchedule> named_dealings(test::DealingProblem& problem, const GpuModel& gpu,
+                                                   std::span<const std::string> names) {
   schedule::Extents extents = problem.extents;
-  std::vector<schedule::Dealing> result{schedule::choose_dealing(extents, problem.spread, problem.shape, gpu)};
+  std::vector<schedule::TileSchedule> result{
+      schedule::choose_tile_schedule(extents, problem.spread, problem.shape, gpu)};
   for (const std::string& name : names) {
-    const schedule::Dealing how = test::dealing_from_text(name);
-    if (problem.shape.num_heads_q / problem.shape.num_heads_kv % how.pieces == 0) result.push_back(how);
+    const schedule::TileSchedule how = test::dealing_from_text(name);
+    if (problem.shape.num_heads_q / problem.shape.num_heads_kv % how.head_splits == 0) result.push_back(how);
   }
   return result;
 }
@@ -156,16 +161,16 @@ void time_case(const test::DealingCase& of, const std::string& machine, std::spa
   const bool tried = names.size() == 1 && names[0] == "tried";
   Problem problem(of);
   struct Timed {
-    schedule::Dealing how;
+    schedule::TileSchedule how;
     bool deterministic;
     std::unique_ptr<sm90::backward::DeviceWorkList> lists;
   };
   std::vector<Timed> all;
   const GpuModel gpu = sm90::gpu_of_current_device();
-  for (const schedule::Dealing& how : names.empty() || tried ? dealings_to_time(problem.mask(), gpu, tried)
-                                                             : named_dealings(problem.mask(), gpu, names)) {
+  for (const schedule::TileSchedule& how : names.empty() || tried ? dealings_to_time(problem.mask(), gpu, tried)
+                                                                  : named_dealings(problem.mask(), gpu, names)) {
     all.push_back({how, false, problem.lists(of, how)});
-    if (how.most_steps == 0 && names.empty()) all.push_back({how, true, problem.lists(of, how)});
+    if (how.max_steps == 0 && names.empty()) all.push_back({how, true, problem.lists(of, how)});
   }
   std::vector<bench::TimedCall> calls;
   for (Timed& timed : all) {

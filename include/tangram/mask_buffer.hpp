@@ -16,7 +16,7 @@
 
 namespace tangram {
 
-class HostRoom;
+class HostCapacity;
 
 /// Room for the lists of masks of one shape, one after the other. set() makes the lists of a mask on the host and
 /// enqueues one copy of them; forward() and backward() attend to the mask that was set last, in stream order. So a CUDA
@@ -97,7 +97,7 @@ class MaskBuffer {
   const AttnBackend* backend_;
   std::unique_ptr<PreparedMask> prepared_;               // null on a backend without buffers before the first set()
   std::vector<std::unique_ptr<PreparedMask>> by_group_;  // in place of it there, of head groups
-  std::shared_ptr<const HostRoom> room_;                 // there
+  std::shared_ptr<const HostCapacity> room_;             // there
   int64_t num_masks_ = 0;
 };
 

@@ -36,7 +36,7 @@ struct RowInterval {
 /// tile, and every row sees an interval of it. Where one slice gives all rows their interval, row i of [row_begin,
 /// row_end) sees [max(slice_k_begin, i + min_diag), min(slice_k_end, i + max_diag + 1)) and other rows nothing;
 /// otherwise `interval_begin` >= 0 is where TileList::intervals holds one entry for each row of the tile.
-struct TileRun {
+struct TileRange {
   int32_t k_begin = 0;
   int32_t k_end = 0;
   int32_t full_begin = 0;  ///< keys of [full_begin, full_end) are seen by every row of the tile
@@ -51,17 +51,17 @@ struct TileRun {
   /// >= 0: a gathered run (src/schedule/gather_runs.hpp), whose keys are numbered on an axis of their own.
   int32_t group_begin = -1;
 
-  friend bool operator==(const TileRun&, const TileRun&) = default;
+  friend bool operator==(const TileRange&, const TileRange&) = default;
 };
 
 /// The query rows [row_begin, row_end) of one tile and its runs [run_begin, run_end); a tile without runs sees nothing.
-struct TileItem {
+struct MaskTile {
   int32_t row_begin = 0;
   int32_t row_end = 0;
   int32_t run_begin = 0;
   int32_t run_end = 0;
 
-  friend bool operator==(const TileItem&, const TileItem&) = default;
+  friend bool operator==(const MaskTile&, const MaskTile&) = default;
 };
 
 /// All tiles of one mask: together the items own every query row exactly once, longest item first. They begin at
@@ -73,8 +73,8 @@ struct TileList {
   int64_t seqlen_k = 0;
   /// Shapes that follow the mask: where the tiles of keys begin, and seqlen_k behind them. Else empty.
   std::vector<int32_t> key_tiles;
-  std::vector<TileItem> items;
-  std::vector<TileRun> runs;
+  std::vector<MaskTile> work_tiles;
+  std::vector<TileRange> runs;
   std::vector<RowInterval> intervals;
 
   friend bool operator==(const TileList&, const TileList&) = default;

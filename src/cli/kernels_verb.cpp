@@ -114,8 +114,8 @@ std::string pass_text(AttnPass pass, KernelSet held) {
   for (const KernelFamily& family : sm90::list_kernels()) {
     if (family.pass != pass) continue;
     const int all = family.num_kernels, here = num_kernels(family, held);
-    table.add({family_dims_text(family), fmt::format("{}", family.item), with_softcap(family.step, family.step_softcap),
-               fmt::format("{}", family.warpgroups),
+    table.add({family_dims_text(family), fmt::format("{}", family.work_tile),
+               with_softcap(family.step, family.step_softcap), fmt::format("{}", family.warpgroups),
                held == KernelSet::kSample && here < all ? fmt::format("{} of {}", here, all) : fmt::format("{}", all),
                remark_text(family)});
   }
@@ -172,7 +172,7 @@ nlohmann::json families_json(KernelSet held) {
                     {"head_dim_v", family.head_dim_v},
                     {"exact", family.exact},
                     {"min_rows", family.min_rows},
-                    {forward ? "item_rows" : "item_keys", family.item},
+                    {forward ? "work_tile_rows" : "work_tile_keys", family.work_tile},
                     {forward ? "step_keys" : "step_queries", family.step},
                     {forward ? "step_keys_softcap" : "step_queries_softcap", family.step_softcap},
                     {"warpgroups", family.warpgroups},

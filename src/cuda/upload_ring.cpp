@@ -18,7 +18,7 @@ constexpr size_t kAlignment = 256;
 
 UploadRing::UploadRing(size_t bytes, cudaStream_t stream) : part_bytes_(round_up(bytes, kAlignment)), stream_(stream) {
   void* memory = nullptr;
-  check(cudaHostAlloc(&memory, part_bytes_ * kParts, cudaHostAllocDefault), "cudaHostAlloc");
+  check(cudaHostAlloc(&memory, part_bytes_ * kSplitKv, cudaHostAllocDefault), "cudaHostAlloc");
   memory_ = static_cast<std::byte*>(memory);
   cudaError_t error = cudaEventCreateWithFlags(&latest_, cudaEventDisableTiming);
   for (Part& part : parts_) {
@@ -51,7 +51,7 @@ std::byte* UploadRing::next(size_t bytes) {
     Part& full = parts_[current_];
     check(cudaEventRecord(full.copied, stream_), "cudaEventRecord");
     full.in_flight = true;
-    current_ = (current_ + 1) % kParts;
+    current_ = (current_ + 1) % kSplitKv;
     used_ = 0;
     Part& part = parts_[current_];
     if (part.in_flight && !has_happened(part.copied)) check(cudaEventSynchronize(part.copied), "cudaEventSynchronize");

@@ -34,7 +34,7 @@ class UploadRing {
   void wait();
 
  private:
-  static constexpr size_t kParts = 4;
+  static constexpr size_t kSplitKv = 4;
 
   struct Part {
     cudaEvent_t copied = nullptr;  // behind the last copy out of it
@@ -46,7 +46,7 @@ class UploadRing {
   const size_t part_bytes_;
   const cudaStream_t stream_;
   std::byte* memory_ = nullptr;
-  std::array<Part, kParts> parts_;
+  std::array<Part, kSplitKv> parts_;
   size_t current_ = 0;            // part
   size_t used_ = 0;               // bytes of it
   cudaEvent_t latest_ = nullptr;  // behind all copies but for those since mark()

@@ -13,15 +13,15 @@
 
 #include "core/require.hpp"
 #include "runtime/head_loop.hpp"
-#include "runtime/host/host_room.hpp"
-#include "schedule/buffer_room.hpp"
+#include "runtime/host/host_capacity.hpp"
+#include "schedule/buffer_capacity.hpp"
 #include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
 namespace {
 
-// What these read has been checked: HostRoom.
+// What these read has been checked: HostCapacity.
 
 /// Entries [0, count) of a list in host memory.
 template <class T>
@@ -91,7 +91,7 @@ MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, con
   if (backend.has_buffers()) {
     prepared_ = backend.make_buffer(shape, capacity);
   } else {
-    room_ = std::make_shared<HostRoom>(shape, capacity);
+    room_ = std::make_shared<HostCapacity>(shape, capacity);
   }
 }
 

@@ -69,8 +69,8 @@ class Arrivals {
 };
 
 /// The part of a run in closed form over `keys`.
-TileRun cut_run(const TileRun& run, const Range& keys) {
-  TileRun part = run;
+TileRange cut_run(const TileRange& run, const Range& keys) {
+  TileRange part = run;
   part.k_begin = static_cast<int32_t>(keys.begin);
   part.k_end = static_cast<int32_t>(keys.end);
   part.slice_k_begin = std::max(run.slice_k_begin, part.k_begin);
@@ -88,12 +88,12 @@ class Orderer {
   void run(int64_t first_wave) {
     struct Candidate {
       int64_t present;  // keys
-      size_t item;
+      size_t work_tile;
     };
     const auto before = [](const Candidate& a, const Candidate& b) {
-      return a.present != b.present ? a.present > b.present : a.item < b.item;
+      return a.present != b.present ? a.present > b.present : a.work_tile < b.work_tile;
     };
-    const size_t count = std::min(tiles_.items.size(), static_cast<size_t>(first_wave));
+    const size_t count = std::min(tiles_.work_tiles.size(), static_cast<size_t>(first_wave));
     std::vector<Candidate> front;
     front.reserve(2 * count);
     int64_t least = -1;  // keys present of the last of `count` items: what has no more comes behind them
@@ -103,53 +103,53 @@ class Orderer {
       least = last->present;
       front.resize(count);
     };
-    for (size_t i = 0; i < tiles_.items.size() && count > 0; ++i) {
-      if (num_keys(tiles_.items[i]) <= least) continue;
-      front.push_back({keys_present(tiles_.items[i]), i});
+    for (size_t i = 0; i < tiles_.work_tiles.size() && count > 0; ++i) {
+      if (num_keys(tiles_.work_tiles[i]) <= least) continue;
+      front.push_back({keys_present(tiles_.work_tiles[i]), i});
       if (front.size() == 2 * count) keep_first();
     }
     if (front.size() > count) keep_first();
     std::sort(front.begin(), front.end(), before);
-    std::vector<char> moved(tiles_.items.size());
-    std::vector<TileItem> items;
-    items.reserve(tiles_.items.size());
+    std::vector<char> moved(tiles_.work_tiles.size());
+    std::vector<MaskTile> work_tiles;
+    work_tiles.reserve(tiles_.work_tiles.size());
     for (const Candidate& candidate : front) {
-      moved[candidate.item] = 1;
-      items.push_back(cut_by_arrival(tiles_.items[candidate.item]));
+      moved[candidate.work_tile] = 1;
+      work_tiles.push_back(cut_by_arrival(tiles_.work_tiles[candidate.work_tile]));
     }
-    for (size_t i = 0; i < tiles_.items.size(); ++i) {
-      if (moved[i] == 0) items.push_back(tiles_.items[i]);
+    for (size_t i = 0; i < tiles_.work_tiles.size(); ++i) {
+      if (moved[i] == 0) work_tiles.push_back(tiles_.work_tiles[i]);
     }
-    tiles_.items = std::move(items);
+    tiles_.work_tiles = std::move(work_tiles);
   }
 
  private:
   struct Part {
     int64_t turn;
-    TileRun run;
+    TileRange run;
   };
 
-  int64_t num_keys(const TileItem& item) const {
+  int64_t num_keys(const MaskTile& work_tile) const {
     int64_t keys = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
       keys += tiles_.runs[static_cast<size_t>(r)].k_end - tiles_.runs[static_cast<size_t>(r)].k_begin;
     }
     return keys;
   }
-  int64_t keys_present(const TileItem& item) const {
+  int64_t keys_present(const MaskTile& work_tile) const {
     int64_t keys = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = tiles_.runs[static_cast<size_t>(r)];
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+      const TileRange& run = tiles_.runs[static_cast<size_t>(r)];
       keys += run.k_end - run.k_begin - (late_.num_before(run.k_end) - late_.num_before(run.k_begin));
     }
     return keys;
   }
 
   /// The item with new runs at the end of the list.
-  TileItem cut_by_arrival(const TileItem& item) {
+  MaskTile cut_by_arrival(const MaskTile& work_tile) {
     parts_.clear();
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun run = tiles_.runs[static_cast<size_t>(r)];
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+      const TileRange run = tiles_.runs[static_cast<size_t>(r)];
       if (run.interval_begin >= 0) {  // its rows have intervals of their own, which would have to be cut as well
         int64_t last = 0;
         late_.for_each({run.k_begin, run.k_end}, [&](const Stretch& part) { last = std::max(last, part.turn); });
@@ -159,7 +159,7 @@ class Orderer {
       find_whole_tiles(run);
       for (const Stretch& part : stretches_) add_part({part.turn, cut_run(run, part.keys)});
     }
-    TileItem cut = item;
+    MaskTile cut = work_tile;
     cut.run_begin = static_cast<int32_t>(tiles_.runs.size());
     for (const Part& part : parts_) tiles_.runs.push_back(part.run);
     cut.run_end = static_cast<int32_t>(tiles_.runs.size());
@@ -175,7 +175,7 @@ class Orderer {
 
   /// A run in stretches of whole tiles of keys, which come when their last key does: cuts anywhere else would leave
   /// tiles partly filled on both sides.
-  void find_whole_tiles(const TileRun& run) {
+  void find_whole_tiles(const TileRange& run) {
     const int64_t begin = run.k_begin, block = tiles_.shape.block_n;
     std::vector<Stretch>& parts = stretches_;  // keys counted in tiles
     parts.clear();

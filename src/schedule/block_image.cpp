@@ -95,13 +95,13 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   // Sums that leave the cache are added at half the rate, which costs more than an uneven end.
   const int64_t bytes_with_sums = int64_t{2} * shape.head_dim * (2 + 4);
   sections_[1] = section(1, bytes_with_sums, fitting(shape, bytes_with_sums, gpu.l2_bytes, num_head_groups_));
-  const int64_t forward_items = capacity.passes == AttnPasses::kBackward ? 0 : num_items(0);
+  const int64_t forward_work_tiles = capacity.passes == AttnPasses::kBackward ? 0 : num_work_tiles(0);
   const bool gathers_backward = capacity.passes != AttnPasses::kForward && !keys_rest_;
   Offsets at;
-  forward_items_ = at.take<TileItem>(forward_items);
-  item_groups_ = at.take<int32_t>(forward_items);
-  backward_items_ = at.take<GroupItem>(gathers_backward ? num_items(1) : 0);
-  runs_ = at.take<TileRun>(capacity.passes == AttnPasses::kBackward ? 0 : max_runs_);
+  forward_work_tiles_ = at.take<MaskTile>(forward_work_tiles);
+  work_tile_groups_ = at.take<int32_t>(forward_work_tiles);
+  backward_work_tiles_ = at.take<GroupWorkTile>(gathers_backward ? num_work_tiles(1) : 0);
+  runs_ = at.take<TileRange>(capacity.passes == AttnPasses::kBackward ? 0 : max_runs_);
   diagonal_masks_ = at.take<GroupMask>(gathers_backward ? kDiagonalMasks : 0);
   if (keys_rest_) {
     keys_ = KeyImage(shape, capacity_, gpu, at.end);
@@ -111,7 +111,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   at.take<GroupMask>(gathers_backward ? max_masks_ : 0);
   at.take<RowInterval>(keys_.max_intervals());
   bytes_ = round_up(at.end, kAlignment);
-  require(std::max(num_items(0), num_items(1)) < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
+  require(std::max(num_work_tiles(0), num_work_tiles(1)) < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
           "MaskBuffer: lists must stay below 8 GiB (got slices={}, block_size={}, {} bytes)", capacity_.slices,
           capacity.block_size, bytes_);
 }
@@ -127,19 +127,19 @@ BlockMask BlockImageLayout::make(std::span<const AttnSlice> slices) const {
   };
   std::optional<GroupList> groups;
   const bool gathers_backward = capacity_.passes != AttnPasses::kForward && !keys_rest_;
-  if (gathers_backward) groups = group_items(tiles_of(tiles_[1]), true);
+  if (gathers_backward) groups = group_work_tiles(tiles_of(tiles_[1]), true);
   BlockMask mask;
   if (keys_rest_) mask.keys = keys_.make(slices);
   if (capacity_.passes != AttnPasses::kBackward) {
     mask.forward = gathers_ ? gather_all_runs(tiles_of(tiles_[0])) : gather_none(tiles_of(tiles_[0]));
   }
-  const auto is_simple = [&](const TileItem& item) {
-    return (!gathers_ || item.run_end - item.run_begin <= kBlockRunsPerTile) &&
-           std::all_of(mask.forward.runs.begin() + item.run_begin, mask.forward.runs.begin() + item.run_end,
-                       [](const TileRun& run) { return run.interval_begin < 0; });
+  const auto is_simple = [&](const MaskTile& work_tile) {
+    return (!gathers_ || work_tile.run_end - work_tile.run_begin <= kBlockRunsPerTile) &&
+           std::all_of(mask.forward.runs.begin() + work_tile.run_begin, mask.forward.runs.begin() + work_tile.run_end,
+                       [](const TileRange& run) { return run.interval_begin < 0; });
   };
   require(
-      (groups || !gathers_backward) && std::ranges::all_of(mask.forward.items, is_simple),
+      (groups || !gathers_backward) && std::ranges::all_of(mask.forward.work_tiles, is_simple),
       "MaskBuffer::set: a mask of blocks must be such that tiles of {} queries see whole groups of {} keys, but for "
       "few (got one of {} slices)",
       tile_rows_, kGroupKeys, slices.size());
@@ -182,9 +182,9 @@ std::vector<BlockImageLayout::Place> BlockImageLayout::order(std::span<const Blo
     keys.clear();
     for (int group = begin; group < std::min(begin + section, listed); ++group) {
       const BlockMask& mask = masks[static_cast<size_t>(group / groups_per_mask)];
-      for (int64_t item = 0; item < num_tiles(pass); ++item) {
-        const auto [of_item, row] = cost(mask, static_cast<size_t>(item));
-        keys.push_back({of_item, row, {group, item}});
+      for (int64_t work_tile = 0; work_tile < num_tiles(pass); ++work_tile) {
+        const auto [of_work_tile, row] = cost(mask, static_cast<size_t>(work_tile));
+        keys.push_back({of_work_tile, row, {group, work_tile}});
       }
     }
     std::ranges::sort(keys, [](const Key& a, const Key& b) {
@@ -216,8 +216,8 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
   int32_t num_runs = 0;
   for (size_t m = 0; m < masks.size(); ++m) {
     first_run.push_back(num_runs);
-    for (const TileRun& of_mask : masks[m].forward.runs) {
-      TileRun& run = array(runs_, TileRun{})[num_runs++] = of_mask;
+    for (const TileRange& of_mask : masks[m].forward.runs) {
+      TileRange& run = array(runs_, TileRange{})[num_runs++] = of_mask;
       if (run.group_begin >= 0) run.group_begin += first_group[0][m];
     }
   }
@@ -230,35 +230,35 @@ size_t BlockImageLayout::write(std::byte* to, std::span<const BlockMask> masks) 
   }
   if (capacity_.passes != AttnPasses::kBackward) {
     const auto steps = [](const BlockMask& mask, size_t i) {
-      const TileItem& item = mask.forward.items[i];
-      return std::pair(item_steps(item, mask.forward.runs, kBlockStepKeys), int64_t{item.row_begin});
+      const MaskTile& work_tile = mask.forward.work_tiles[i];
+      return std::pair(work_tile_steps(work_tile, mask.forward.runs, kBlockStepKeys), int64_t{work_tile.row_begin});
     };
-    TileItem* item = array(forward_items_, TileItem{});
-    int32_t* item_group = array(item_groups_, int32_t{});
+    MaskTile* work_tile = array(forward_work_tiles_, MaskTile{});
+    int32_t* work_tile_group = array(work_tile_groups_, int32_t{});
     for (const Place& place : order(masks, 0, steps)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
-      *item = masks[m].forward.items[static_cast<size_t>(place.item)];
-      item->run_begin += first_run[m];
-      item->run_end += first_run[m];
-      ++item;
-      *item_group++ = place.head_group;
+      *work_tile = masks[m].forward.work_tiles[static_cast<size_t>(place.work_tile)];
+      work_tile->run_begin += first_run[m];
+      work_tile->run_end += first_run[m];
+      ++work_tile;
+      *work_tile_group++ = place.head_group;
     }
   }
   if (keys_rest_) {
     bytes = keys_.write(to, keys_of(masks), masks_at);
   } else if (capacity_.passes != AttnPasses::kForward) {
     const auto num_groups = [](const BlockMask& mask, size_t i) {
-      const GroupItem& item = mask.backward.items[i];
-      return std::pair(int64_t{item.num_groups}, int64_t{item.row_begin});
+      const GroupWorkTile& work_tile = mask.backward.work_tiles[i];
+      return std::pair(int64_t{work_tile.num_groups}, int64_t{work_tile.row_begin});
     };
-    GroupItem* item = array(backward_items_, GroupItem{});
+    GroupWorkTile* work_tile = array(backward_work_tiles_, GroupWorkTile{});
     for (const Place& place : order(masks, 1, num_groups)) {
       const auto m = static_cast<size_t>(place.head_group / groups_per_mask);
-      *item = masks[m].backward.items[static_cast<size_t>(place.item)];
-      item->group_begin += first_group[1][m];
-      item->mask_begin += first_mask[m];
-      item->head_group = listed > 1 ? place.head_group : -1;
-      ++item;
+      *work_tile = masks[m].backward.work_tiles[static_cast<size_t>(place.work_tile)];
+      work_tile->group_begin += first_group[1][m];
+      work_tile->mask_begin += first_mask[m];
+      work_tile->head_group = listed > 1 ? place.head_group : -1;
+      ++work_tile;
     }
   }
   return bytes;

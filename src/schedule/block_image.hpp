@@ -13,7 +13,7 @@
 
 #include "machine/gpu_model.hpp"
 #include "schedule/gather_runs.hpp"
-#include "schedule/group_items.hpp"
+#include "schedule/group_work_tiles.hpp"
 #include "schedule/key_image.hpp"
 #include "schedule/regular_tiles.hpp"
 #include "tangram/attn_shape.hpp"
@@ -70,9 +70,9 @@ class BlockImageLayout {
   size_t write(std::byte* to, std::span<const BlockMask> masks) const;
 
   // Offsets in bytes.
-  size_t forward_items() const { return forward_items_; }
-  size_t item_groups() const { return item_groups_; }
-  size_t backward_items() const { return backward_items_; }
+  size_t forward_work_tiles() const { return forward_work_tiles_; }
+  size_t work_tile_groups() const { return work_tile_groups_; }
+  size_t backward_work_tiles() const { return backward_work_tiles_; }
   size_t runs() const { return runs_; }
   size_t diagonal_masks() const { return diagonal_masks_; }
   size_t groups() const { return groups_; }
@@ -83,7 +83,7 @@ class BlockImageLayout {
   /// Whether runs of the forward pass are gathered.
   bool gathers() const { return gathers_; }
   /// Whether keys rest in the backward pass; else it gathers.
-  bool keys_rest() const { return keys_rest_; }
+  bool kv_stationary() const { return keys_rest_; }
   const KeyImage& keys() const { return keys_; }
   /// What sizes of blocks must be multiples of.
   int64_t block_multiple() const;
@@ -94,7 +94,7 @@ class BlockImageLayout {
   int num_head_groups() const { return num_head_groups_; }
   /// Of them those for which items are listed: all, or one that stands for all.
   int listed_head_groups() const { return capacity_.head_groups > 1 ? num_head_groups_ : 1; }
-  int64_t num_items(int pass) const { return num_tiles(pass) * listed_head_groups(); }
+  int64_t num_work_tiles(int pass) const { return num_tiles(pass) * listed_head_groups(); }
   /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.
   int forward_section() const { return sections_[0]; }
   int backward_section() const { return sections_[1]; }
@@ -107,7 +107,7 @@ class BlockImageLayout {
  private:
   struct Place {
     int head_group = 0;
-    int64_t item = 0;  // of its mask's list
+    int64_t work_tile = 0;  // of its mask's list
   };
   template <class Cost>
   std::vector<Place> order(std::span<const BlockMask> masks, int pass, const Cost& cost) const;
@@ -120,7 +120,8 @@ class BlockImageLayout {
   KeyImage keys_;
   int64_t max_runs_ = 0, max_groups_ = 0, max_masks_ = 0;
   int sections_[2] = {1, 1};
-  size_t forward_items_ = 0, item_groups_ = 0, backward_items_ = 0, runs_ = 0, diagonal_masks_ = 0, groups_ = 0;
+  size_t forward_work_tiles_ = 0, work_tile_groups_ = 0, backward_work_tiles_ = 0, runs_ = 0, diagonal_masks_ = 0,
+         groups_ = 0;
   size_t bytes_ = 0;
 };
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "schedule/dealing_rule.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 
 namespace tangram::schedule {
 
@@ -19,13 +19,13 @@ namespace {
 /// The items of a list: a counting sort by granules of rows, in which only few tiles begin.
 std::vector<size_t> in_order_of_rows(const TileList& tiles) {
   constexpr int64_t kGranule = 64;
-  const auto granule_of = [](const TileItem& item) { return static_cast<size_t>(item.row_begin / kGranule); };
+  const auto granule_of = [](const MaskTile& work_tile) { return static_cast<size_t>(work_tile.row_begin / kGranule); };
   std::vector<int32_t> place(static_cast<size_t>(tiles.seqlen_q / kGranule) + 2);
-  for (const TileItem& item : tiles.items) ++place[granule_of(item) + 1];
+  for (const MaskTile& work_tile : tiles.work_tiles) ++place[granule_of(work_tile) + 1];
   std::partial_sum(place.begin(), place.end(), place.begin());
-  std::vector<size_t> order(tiles.items.size());
-  for (size_t i = 0; i < order.size(); ++i) order[static_cast<size_t>(place[granule_of(tiles.items[i])]++)] = i;
-  const auto row = [&](size_t at) { return tiles.items[order[at]].row_begin; };
+  std::vector<size_t> order(tiles.work_tiles.size());
+  for (size_t i = 0; i < order.size(); ++i) order[static_cast<size_t>(place[granule_of(tiles.work_tiles[i])]++)] = i;
+  const auto row = [&](size_t at) { return tiles.work_tiles[order[at]].row_begin; };
   for (size_t i = 1; i < order.size(); ++i) {
     for (size_t at = i; at > 0 && row(at) < row(at - 1); --at) std::swap(order[at], order[at - 1]);
   }
@@ -83,7 +83,7 @@ void find_groups(Extents& extents) {
   for (const size_t i : extents.order) extents.by_group[of_keys[i].count == 0 ? next++ : place[group[i]]++] = i;
 }
 
-/// The smallest that half of them are below. Items of causal masks lie in the order of their lengths.
+/// The smallest that half of them are below. WorkTiles of causal masks lie in the order of their lengths.
 int64_t median_of(std::span<int64_t> lengths) {
   const size_t half = lengths.size() / 2;
   if (std::is_sorted(lengths.begin(), lengths.end())) return lengths[half];
@@ -103,23 +103,23 @@ Extents make_extents(std::vector<Extent> of_keys) {
   return result;
 }
 
-Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles) {
-  std::vector<size_t> items = in_order_of_rows(tiles);
+Extents measure_extents(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles) {
+  std::vector<size_t> work_tiles = in_order_of_rows(tiles);
   std::vector<Extent> of_keys;
-  of_keys.reserve(items.size());
-  for (const size_t i : items) {
-    const TileItem& item = tiles.items[i];
+  of_keys.reserve(work_tiles.size());
+  for (const size_t i : work_tiles) {
+    const MaskTile& work_tile = tiles.work_tiles[i];
     Extent extent;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const RunTiles& run = run_tiles[static_cast<size_t>(r)];
-      extent.first = r == item.run_begin ? run.first : std::min<int64_t>(extent.first, run.first);
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+      const RangeQueryTiles& run = run_tiles[static_cast<size_t>(r)];
+      extent.first = r == work_tile.run_begin ? run.first : std::min<int64_t>(extent.first, run.first);
       extent.end = std::max<int64_t>(extent.end, run.end);
       extent.count += run.end - run.first;
     }
     of_keys.push_back(extent);
   }
   Extents result = make_extents(std::move(of_keys));
-  result.item = std::move(items);
+  result.work_tile = std::move(work_tiles);
   return result;
 }
 
@@ -128,15 +128,15 @@ Visits visits_of(const Extents& extents) {
   for (const Extent& extent : extents.of_keys) {
     visits.tiles += extent.count;
     visits.between += extent.end - extent.first;
-    visits.items += extent.count > 0;
+    visits.work_tiles += extent.count > 0;
   }
   for (const Extent& extent : extents.of_keys) {
-    visits.long_items += is_long(extent.count, visits.items, visits.tiles);
+    visits.long_work_tiles += is_long(extent.count, visits.work_tiles, visits.tiles);
   }
   return visits;
 }
 
-double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
+double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles, int64_t num_q_tiles) {
   constexpr int64_t kSamples = 64;
   const auto samples = static_cast<size_t>(std::min(kSamples, num_q_tiles));
   std::vector<uint8_t> sample_from(static_cast<size_t>(num_q_tiles) + 1);  // of each tile, the first at it or behind
@@ -147,13 +147,14 @@ double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
   }
   for (; behind < sample_from.size(); ++behind) sample_from[behind] = static_cast<uint8_t>(samples);
   // Calls visit(first sample, last + 1, length of the item) for all items that meet at sampled tiles.
-  const auto visit_items = [&](const auto& visit) {
-    std::array<const TileItem*, kSamples> latest{};
-    for (const TileItem& item : tiles.items) {
-      const std::span runs(run_tiles.data() + item.run_begin, static_cast<size_t>(item.run_end - item.run_begin));
+  const auto visit_work_tiles = [&](const auto& visit) {
+    std::array<const MaskTile*, kSamples> latest{};
+    for (const MaskTile& work_tile : tiles.work_tiles) {
+      const std::span runs(run_tiles.data() + work_tile.run_begin,
+                           static_cast<size_t>(work_tile.run_end - work_tile.run_begin));
       int64_t length = 0;
-      for (const RunTiles& run : runs) length += run.end - run.first;
-      for (const RunTiles& run : runs) {
+      for (const RangeQueryTiles& run : runs) length += run.end - run.first;
+      for (const RangeQueryTiles& run : runs) {
         const size_t first = sample_from[static_cast<size_t>(run.first)];
         const size_t end = sample_from[static_cast<size_t>(run.end)];
         if (runs.size() == 1) {
@@ -161,19 +162,19 @@ double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
           continue;
         }
         for (size_t s = first; s < end; ++s) {
-          if (std::exchange(latest[s], &item) != &item) visit(s, s + 1, length);
+          if (std::exchange(latest[s], &work_tile) != &work_tile) visit(s, s + 1, length);
         }
       }
     }
   };
   std::array<int64_t, kSamples + 1> more{};  // items that meet at a sample than at the one before
-  visit_items([&](size_t first, size_t end, int64_t) { ++more[first], --more[end]; });
+  visit_work_tiles([&](size_t first, size_t end, int64_t) { ++more[first], --more[end]; });
   std::array<size_t, kSamples + 1> begins{};
   int64_t count = 0;
   for (size_t s = 0; s < kSamples; ++s) begins[s + 1] = begins[s] + static_cast<size_t>(count += more[s]);
   std::vector<int64_t> all_lengths(begins.back());
   std::array<size_t, kSamples + 1> next = begins;
-  visit_items([&](size_t first, size_t end, int64_t length) {
+  visit_work_tiles([&](size_t first, size_t end, int64_t length) {
     for (size_t s = first; s < end; ++s) all_lengths[next[s]++] = length;
   });
   double deviation = 0, sum = 0;

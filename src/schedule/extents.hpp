@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "schedule/key_items.hpp"
+#include "schedule/key_work_tiles.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::schedule {
@@ -22,8 +22,8 @@ struct Extent {
 /// Extents of items in the order of their keys, and in which order to deal them.
 struct Extents {
   std::vector<Extent> of_keys;
-  std::vector<size_t> item;   ///< the indices of these items in their tile list
-  std::vector<size_t> order;  ///< of dealing: indices into of_keys, longest first unless keys come late
+  std::vector<size_t> work_tile;  ///< the indices of these items in their tile list
+  std::vector<size_t> order;      ///< of dealing: indices into of_keys, longest first unless keys come late
   /// The same indices by what shares queries (documents), those with the longest item first, and in each longest first;
   /// and where in this vector each group ends.
   std::vector<size_t> by_group;
@@ -32,22 +32,22 @@ struct Extents {
 /// Of items in the order of their keys.
 Extents make_extents(std::vector<Extent> of_keys);
 /// Of a transposed tile list; fills `item`.
-Extents measure_extents(const TileList& tiles, const std::vector<RunTiles>& run_tiles);
+Extents measure_extents(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles);
 
-/// See is_scattered and are_unequal (dealing_rule.hpp): of all items, what they visit, and the tiles from first to
-/// last; how many visit any, and how many of these are long.
+/// See is_scattered and are_unequal (tile_schedule_heuristic.hpp): of all items, what they visit, and the tiles from
+/// first to last; how many visit any, and how many of these are long.
 struct Visits {
   int64_t tiles = 0;
   int64_t between = 0;
-  int64_t items = 0;
-  int64_t long_items = 0;
+  int64_t work_tiles = 0;
+  int64_t long_work_tiles = 0;
 };
 Visits visits_of(const Extents& extents);
 
 /// How unequal the items are that meet at one query tile: how far they lie from the median (root mean square, so that
 /// few long items count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and full
 /// documents, about 0.25 for causal ones.
-double length_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles);
+double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles, int64_t num_q_tiles);
 
 /// The direction in which an item meets those dealt before it where they have already been, and whether neighbours
 /// begin at the same tile.

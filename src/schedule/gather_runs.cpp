@@ -12,27 +12,27 @@
 namespace tangram::schedule {
 namespace {
 
-constexpr int64_t kLeastShareOfItem = 8;   // one in so many steps saved
-constexpr int64_t kLeastShareOfList = 20;  // likewise
-constexpr int32_t kLargeBox = 4;           // groups
+constexpr int64_t kLeastShareOfWorkTile = 8;  // one in so many steps saved
+constexpr int64_t kLeastShareOfList = 20;     // likewise
+constexpr int32_t kLargeBox = 4;              // groups
 
-int64_t length(const TileRun& run) { return run.k_end - run.k_begin; }
+int64_t length(const TileRange& run) { return run.k_end - run.k_begin; }
 
 /// Whether all rows of the tile see all of a run, which is whole groups.
-bool can_be_gathered(const TileRun& run) {
+bool can_be_gathered(const TileRange& run) {
   return run.full_begin == run.k_begin && run.full_end == run.k_end && length(run) > 0 && length(run) % kGroupKeys == 0;
 }
 
 struct Saving {
   int64_t before = 0;  // steps of an item
   int64_t saved = 0;   // of them, by gathering
-  bool pays() const { return saved * kLeastShareOfItem >= before && saved > 0; }
+  bool pays() const { return saved * kLeastShareOfWorkTile >= before && saved > 0; }
 };
 
-Saving saving_of(std::span<const TileRun> runs, int64_t block_n) {
+Saving saving_of(std::span<const TileRange> runs, int64_t block_n) {
   Saving saving;
   int64_t keys = 0;
-  for (const TileRun& run : runs) {
+  for (const TileRange& run : runs) {
     const int64_t steps = steps_of_keys(length(run), block_n);
     saving.before += steps;
     if (can_be_gathered(run)) saving.saved += steps, keys += length(run);
@@ -46,15 +46,15 @@ class Gatherer {
   explicit Gatherer(const TileList& tiles) : tiles_(tiles) {}
 
   std::optional<GatheredList> gather() {
-    const auto has_several_runs = [](const TileItem& item) { return item.run_end - item.run_begin > 1; };
-    if (std::none_of(tiles_.items.begin(), tiles_.items.end(), has_several_runs)) return std::nullopt;
+    const auto has_several_runs = [](const MaskTile& work_tile) { return work_tile.run_end - work_tile.run_begin > 1; };
+    if (std::none_of(tiles_.work_tiles.begin(), tiles_.work_tiles.end(), has_several_runs)) return std::nullopt;
     int64_t before = 0, saved = 0;
     std::vector<int64_t> steps;
     std::vector<bool> gathers;
-    steps.reserve(tiles_.items.size());
-    gathers.reserve(tiles_.items.size());
-    for (const TileItem& item : tiles_.items) {
-      const Saving saving = saving_of(runs_of(item), tiles_.shape.block_n);
+    steps.reserve(tiles_.work_tiles.size());
+    gathers.reserve(tiles_.work_tiles.size());
+    for (const MaskTile& work_tile : tiles_.work_tiles) {
+      const Saving saving = saving_of(runs_of(work_tile), tiles_.shape.block_n);
       before += saving.before;
       gathers.push_back(saving.pays());
       steps.push_back(saving.before);
@@ -68,59 +68,60 @@ class Gatherer {
 
   GatheredList gather_all() {
     std::vector<int64_t> steps;
-    steps.reserve(tiles_.items.size());
-    for (const TileItem& item : tiles_.items) {
-      const Saving saving = saving_of(runs_of(item), tiles_.shape.block_n);
+    steps.reserve(tiles_.work_tiles.size());
+    for (const MaskTile& work_tile : tiles_.work_tiles) {
+      const Saving saving = saving_of(runs_of(work_tile), tiles_.shape.block_n);
       steps.push_back(saving.before - saving.saved);
     }
-    return take(std::vector<bool>(tiles_.items.size(), true), steps);
+    return take(std::vector<bool>(tiles_.work_tiles.size(), true), steps);
   }
 
  private:
-  /// Items in the order of their steps if they were.
+  /// WorkTiles in the order of their steps if they were.
   GatheredList take(const std::vector<bool>& gathers, const std::vector<int64_t>& steps) {
-    std::vector<size_t> order(tiles_.items.size());
+    std::vector<size_t> order(tiles_.work_tiles.size());
     std::iota(order.begin(), order.end(), size_t{0});
     if (was_sorted_) {
       std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return steps[a] > steps[b]; });
     }
-    result_.items.reserve(order.size());
-    for (const size_t i : order) add_item(tiles_.items[i], gathers[i]);
+    result_.work_tiles.reserve(order.size());
+    for (const size_t i : order) add_work_tile(tiles_.work_tiles[i], gathers[i]);
     return std::move(result_);
   }
 
-  std::span<const TileRun> runs_of(const TileItem& item) const {
+  std::span<const TileRange> runs_of(const MaskTile& work_tile) const {
     return std::span(tiles_.runs)
-        .subspan(static_cast<size_t>(item.run_begin), static_cast<size_t>(item.run_end - item.run_begin));
+        .subspan(static_cast<size_t>(work_tile.run_begin),
+                 static_cast<size_t>(work_tile.run_end - work_tile.run_begin));
   }
 
-  void add_item(const TileItem& item, bool gathers) {
-    TileItem added = item;
+  void add_work_tile(const MaskTile& work_tile, bool gathers) {
+    MaskTile added = work_tile;
     added.run_begin = static_cast<int32_t>(result_.runs.size());
-    const std::span<const TileRun> runs = runs_of(item);
-    if (gathers) add_gathered(item, runs);
-    for (const TileRun& run : runs) {
+    const std::span<const TileRange> runs = runs_of(work_tile);
+    if (gathers) add_gathered(work_tile, runs);
+    for (const TileRange& run : runs) {
       if (!gathers || !can_be_gathered(run)) result_.runs.push_back(run);
     }
     added.run_end = static_cast<int32_t>(result_.runs.size());
-    result_.items.push_back(added);
+    result_.work_tiles.push_back(added);
   }
 
-  void add_gathered(const TileItem& item, std::span<const TileRun> runs) {
+  void add_gathered(const MaskTile& work_tile, std::span<const TileRange> runs) {
     groups_.clear();
-    for (const TileRun& run : runs) {
+    for (const TileRange& run : runs) {
       if (!can_be_gathered(run)) continue;
       for (int32_t key = run.k_begin; key < run.k_end; key += kGroupKeys) groups_.push_back(key);
     }
     if (groups_.empty()) return;
     const auto keys = static_cast<int32_t>(groups_.size() * kGroupKeys);
     mark_large_boxes(groups_);
-    TileRun& run = result_.runs.emplace_back();
+    TileRange& run = result_.runs.emplace_back();
     run.k_end = run.full_end = run.slice_k_end = keys;
-    run.row_begin = item.row_begin;
-    run.row_end = item.row_end;
-    run.min_diag = -item.row_end;  // neither binds
-    run.max_diag = keys - item.row_begin;
+    run.row_begin = work_tile.row_begin;
+    run.row_end = work_tile.row_end;
+    run.min_diag = -work_tile.row_end;  // neither binds
+    run.max_diag = keys - work_tile.row_begin;
     // Tiles of the same block of queries see the same keys.
     if (result_.groups.size() - last_ != groups_.size() ||
         !std::equal(groups_.begin(), groups_.end(), result_.groups.begin() + static_cast<std::ptrdiff_t>(last_))) {
@@ -153,16 +154,16 @@ std::optional<GatheredList> gather_runs(const TileList& tiles) { return Gatherer
 
 GatheredList gather_all_runs(const TileList& tiles) { return Gatherer(tiles).gather_all(); }
 
-GatheredList gather_none(const TileList& tiles) { return {tiles.items, tiles.runs, {}}; }
+GatheredList gather_none(const TileList& tiles) { return {tiles.work_tiles, tiles.runs, {}}; }
 
 bool cuts_blocks(const TileList& tiles) {
   int64_t cut = 0, runs = 0, previous = INT64_MAX;
-  for (const TileItem& item : tiles.items) {
-    const int64_t steps = item_steps(item, tiles.runs, tiles.shape.block_n);
+  for (const MaskTile& work_tile : tiles.work_tiles) {
+    const int64_t steps = work_tile_steps(work_tile, tiles.runs, tiles.shape.block_n);
     if (steps > previous) return false;
     previous = steps;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r, ++runs) {
-      const TileRun& run = tiles.runs[static_cast<size_t>(r)];
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r, ++runs) {
+      const TileRange& run = tiles.runs[static_cast<size_t>(r)];
       cut += run.full_begin != run.k_begin || run.full_end != run.k_end;
     }
   }
@@ -171,9 +172,9 @@ bool cuts_blocks(const TileList& tiles) {
 
 bool may_gather(const TileList& tiles) {
   int64_t before = 0, saved = 0, previous = INT64_MAX;
-  for (const TileItem& item : tiles.items) {
+  for (const MaskTile& work_tile : tiles.work_tiles) {
     int64_t steps = 0, keys = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
       const int64_t run_keys = length(tiles.runs[static_cast<size_t>(r)]);
       steps += steps_of_keys(run_keys, tiles.shape.block_n);
       keys += run_keys;

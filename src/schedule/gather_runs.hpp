@@ -19,8 +19,8 @@ inline constexpr int kGroupKeys = 16;
 /// whole: keys [0, k_end) of an axis of its own, where keys [16 i, 16 i + 16) are those from groups[group_begin + i]
 /// on. Negative entries are ~key, and say that the three groups behind follow without a gap.
 struct GatheredList {
-  std::vector<TileItem> items;
-  std::vector<TileRun> runs;
+  std::vector<MaskTile> work_tiles;
+  std::vector<TileRange> runs;
   std::vector<int32_t> groups;
 };
 
@@ -28,8 +28,8 @@ struct GatheredList {
 void mark_large_boxes(std::vector<int32_t>& groups);
 
 /// Gathers the runs of `tiles` whose lengths are multiples of kGroupKeys in the items that need an eighth fewer steps
-/// for it; nothing where all items together would not need a twentieth fewer. Items that came longest first still do.
-/// Equal neighbours share their groups. O(items + runs + groups).
+/// for it; nothing where all items together would not need a twentieth fewer. WorkTiles that came longest first still
+/// do. Equal neighbours share their groups. O(items + runs + groups).
 std::optional<GatheredList> gather_runs(const TileList& tiles);
 
 /// Gathers in all items what can be, whether it pays or not: for launches that must not depend on the mask.

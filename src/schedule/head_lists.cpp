@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "core/require.hpp"
-#include "schedule/dealing_forms.hpp"
 #include "schedule/tile_list.hpp"
+#include "schedule/tile_schedule_candidates.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -50,7 +50,7 @@ int32_t append(std::vector<T>& to, const std::vector<T>& from) {
 
 /// Runs and intervals of one mask behind those of others; returns by how many runs it moved.
 template <typename Lists>
-int32_t append_runs(Lists& to, const std::vector<TileRun>& runs, const std::vector<RowInterval>& intervals,
+int32_t append_runs(Lists& to, const std::vector<TileRange>& runs, const std::vector<RowInterval>& intervals,
                     int32_t first_group = 0) {
   const int32_t first_run = append(to.runs, runs), first_interval = append(to.intervals, intervals);
   for (auto run = to.runs.begin() + first_run; run != to.runs.end(); ++run) {
@@ -62,7 +62,7 @@ int32_t append_runs(Lists& to, const std::vector<TileRun>& runs, const std::vect
 
 /// The items of one mask, with the runs where they lie among those of all masks.
 struct Tiles {
-  std::vector<TileItem> items;
+  std::vector<MaskTile> work_tiles;
   std::vector<int64_t> steps;
   std::vector<int32_t> part_rows;
 };
@@ -92,32 +92,33 @@ class TileJoiner {
       if (gathered) {
         lists_.gathered = true;
         const int32_t first_group = append(lists_.key_groups, gathered->groups);
-        add(gathered->items, gathered->runs, tiles->intervals, first_group);
+        add(gathered->work_tiles, gathered->runs, tiles->intervals, first_group);
       } else {
-        add(tiles->items, tiles->runs, tiles->intervals);
+        add(tiles->work_tiles, tiles->runs, tiles->intervals);
       }
-      if (in_parts) tiles_.back().part_rows.assign(tiles_.back().items.size(), -1);
+      if (in_parts) tiles_.back().part_rows.assign(tiles_.back().work_tiles.size(), -1);
     }
-    deal();
+    for_each_work_tile();
     return std::move(lists_);
   }
 
  private:
   int num_masks() const { return static_cast<int>(masks_.size()); }
 
-  void add(const std::vector<TileItem>& items, const std::vector<TileRun>& runs,
+  void add(const std::vector<MaskTile>& work_tiles, const std::vector<TileRange>& runs,
            const std::vector<RowInterval>& intervals, int32_t first_group = 0) {
     const int32_t first_run = append_runs(lists_, runs, intervals, first_group);
     const int64_t block_n = masks_[0].shape.block_n;
     Tiles& tiles = tiles_.emplace_back();
-    for (const TileItem& item : items) {
-      tiles.steps.push_back(item_steps(item, runs, block_n));
-      tiles.items.push_back({item.row_begin, item.row_end, item.run_begin + first_run, item.run_end + first_run});
+    for (const MaskTile& work_tile : work_tiles) {
+      tiles.steps.push_back(work_tile_steps(work_tile, runs, block_n));
+      tiles.work_tiles.push_back(
+          {work_tile.row_begin, work_tile.row_end, work_tile.run_begin + first_run, work_tile.run_end + first_run});
     }
   }
 
   void add_parts(const PartList& parts, int32_t mask) {
-    add(parts.list.items, parts.list.runs, parts.list.intervals);
+    add(parts.list.work_tiles, parts.list.runs, parts.list.intervals);
     tiles_.back().part_rows = parts.first_rows;
     append(lists_.part_tiles, parts.tiles);
     lists_.part_heads.resize(lists_.part_tiles.size(), mask * (shape_.num_heads_q / num_masks()));
@@ -135,10 +136,10 @@ class TileJoiner {
     return masks_together(num_masks(), bytes, kept_in_l2(gpu_), total, longest, gpu_.multiprocessors);
   }
 
-  void deal() {
-    const size_t together = static_cast<size_t>(masks_of_section());
-    for (size_t begin = 0; begin < tiles_.size(); begin += together) {
-      deal_section(begin, std::min(begin + together, tiles_.size()));
+  void for_each_work_tile() {
+    const size_t heads_in_l2 = static_cast<size_t>(masks_of_section());
+    for (size_t begin = 0; begin < tiles_.size(); begin += heads_in_l2) {
+      deal_section(begin, std::min(begin + heads_in_l2, tiles_.size()));
     }
   }
 
@@ -146,21 +147,22 @@ class TileJoiner {
   void deal_section(size_t begin, size_t end) {
     struct Place {
       int64_t steps;
-      size_t item, mask;
+      size_t work_tile, mask;
     };
     std::vector<Place> places;
     for (size_t g = begin; g < end; ++g) {
-      for (size_t i = 0; i < tiles_[g].items.size(); ++i) places.push_back({tiles_[g].steps[i], i, g});
+      for (size_t i = 0; i < tiles_[g].work_tiles.size(); ++i) places.push_back({tiles_[g].steps[i], i, g});
     }
     std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-      return std::tuple(-a.steps, a.item, a.mask) < std::tuple(-b.steps, b.item, b.mask);
+      return std::tuple(-a.steps, a.work_tile, a.mask) < std::tuple(-b.steps, b.work_tile, b.mask);
     });
     for (const Place& place : places) {
       const Tiles& tiles = tiles_[place.mask];
       for (int64_t group = 0; group < groups_per_mask_; ++group) {
-        lists_.items.push_back(tiles.items[place.item]);
-        lists_.item_groups.push_back(static_cast<int32_t>(static_cast<int64_t>(place.mask) * groups_per_mask_ + group));
-        if (!tiles.part_rows.empty()) lists_.part_rows.push_back(tiles.part_rows[place.item]);
+        lists_.work_tiles.push_back(tiles.work_tiles[place.work_tile]);
+        lists_.work_tile_groups.push_back(
+            static_cast<int32_t>(static_cast<int64_t>(place.mask) * groups_per_mask_ + group));
+        if (!tiles.part_rows.empty()) lists_.part_rows.push_back(tiles.part_rows[place.work_tile]);
       }
     }
   }
@@ -173,30 +175,30 @@ class TileJoiner {
   HeadLists lists_;
 };
 
-int64_t steps_of(const std::vector<Item>& items) {
+int64_t steps_of(const std::vector<WorkTile>& work_tiles) {
   int64_t steps = 0;
-  for (const Item& item : items) steps += item.num_steps;
+  for (const WorkTile& work_tile : work_tiles) steps += work_tile.num_steps;
   return steps;
 }
 
 /// The items of one mask, in the order of their dealing.
 struct Queue {
-  std::vector<Item> items;
+  std::vector<WorkTile> work_tiles;
   size_t next = 0;
   int64_t steps_left = 0;
 };
 
 /// The next item is one of the mask that has most to do, so that all end together; each in its own order.
-void deal_section(std::vector<Item>& dealt, std::span<Queue> queues) {
-  for (Queue& queue : queues) queue.steps_left = steps_of(queue.items);
+void deal_section(std::vector<WorkTile>& dealt, std::span<Queue> queues) {
+  for (Queue& queue : queues) queue.steps_left = steps_of(queue.work_tiles);
   for (;;) {
     Queue* first = nullptr;
     for (Queue& queue : queues) {
-      if (queue.next == queue.items.size()) continue;
+      if (queue.next == queue.work_tiles.size()) continue;
       if (first == nullptr || queue.steps_left > first->steps_left) first = &queue;
     }
     if (first == nullptr) return;
-    dealt.push_back(first->items[first->next++]);
+    dealt.push_back(first->work_tiles[first->next++]);
     first->steps_left -= dealt.back().num_steps;
   }
 }
@@ -211,7 +213,7 @@ class WorkJoiner {
     of_mask.num_heads_q /= num_masks;
     of_mask.num_heads_kv /= num_masks;
     for (int g = 0; g < num_masks; ++g) {
-      const auto make = [&](const GpuModel& of_gpu, const DealingOptions& options) {
+      const auto make = [&](const GpuModel& of_gpu, const TileScheduleOptions& options) {
         return make_work_list(transposed[static_cast<size_t>(g)], slices[static_cast<size_t>(g)], of_mask, of_gpu, {},
                               options);
       };
@@ -226,25 +228,25 @@ class WorkJoiner {
 
   WorkList join() {
     add_tables(calls_ == BackwardCalls::kDefault ? works_ : deterministic_);
-    if (calls_ != BackwardCalls::kDeterministic) joined_.items = deal();
+    if (calls_ != BackwardCalls::kDeterministic) joined_.work_tiles = for_each_work_tile();
     if (calls_ != BackwardCalls::kDefault) {
-      (calls_ == BackwardCalls::kBoth ? joined_.deterministic_items : joined_.items) = deal_in_turns();
+      (calls_ == BackwardCalls::kBoth ? joined_.deterministic_work_tiles : joined_.work_tiles) = deal_in_turns();
     }
     return std::move(joined_);
   }
 
  private:
-  /// Of deterministic calls. Queries, dout and sums of dq of a head are what items share (Form::cached).
+  /// Of deterministic calls. Queries, dout and sums of dq of a head are what items share (ScheduleCandidate::cached).
   static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu) {
     const auto num_masks = static_cast<int>(transposed.size());
     if (has_few_heads(shape)) return num_masks;
     const int64_t heads = shape.num_heads_q / num_masks, group = shape.num_heads_q / shape.num_heads_kv;
     int64_t total = 0, longest = 0;
     for (const TileList& tiles : transposed) {
-      for (const TileItem& item : tiles.items) {
+      for (const MaskTile& work_tile : tiles.work_tiles) {
         int64_t steps = 0;
-        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-          const TileRun& run = tiles.runs[static_cast<size_t>(r)];
+        for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+          const TileRange& run = tiles.runs[static_cast<size_t>(r)];
           steps += (run.k_end - run.k_begin + tiles.shape.block_n - 1) / tiles.shape.block_n;
         }
         total += steps * heads;
@@ -276,65 +278,66 @@ class WorkJoiner {
         joined_.covered_queries.resize(joined_.q_tiles.size(), ~uint64_t{0});
       }
       first_runs_.push_back(append_runs(joined_, work.runs, work.intervals));
-      const int32_t first_segment = append(joined_.turn_segments, work.turn_segments);
-      for (auto it = joined_.turn_segments.begin() + first_segment; it != joined_.turn_segments.end(); ++it) {
+      const int32_t first_segment = append(joined_.dq_order_segments, work.dq_order_segments);
+      for (auto it = joined_.dq_order_segments.begin() + first_segment; it != joined_.dq_order_segments.end(); ++it) {
         if (it->first_tile != kNoTile) it->first_tile += first_tile;
       }
-      for (const RunTiles& run : work.run_tiles) {
+      for (const RangeQueryTiles& run : work.run_tiles) {
         joined_.run_tiles.push_back({run.first + first_tile, run.end + first_tile, run.segment + first_segment});
       }
     }
   }
 
   /// Walks differ between masks, so that items say theirs.
-  std::vector<Item> items_of(const WorkList& work, size_t mask, bool deterministic, int32_t first_slab) const {
+  std::vector<WorkTile> work_tiles_of(const WorkList& work, size_t mask, bool deterministic, int32_t first_slab) const {
     const Walk& walk = deterministic ? work.deterministic_walk : work.walk;
     const int32_t heads_kv = shape_.num_heads_kv / joined_.num_masks, heads_q = shape_.num_heads_q / joined_.num_masks;
-    std::vector<Item> items = work.items;
-    for (Item& item : items) {
-      item.run_begin += first_runs_[mask];
-      item.run_end += first_runs_[mask];
-      item.kv_head += static_cast<int32_t>(mask) * heads_kv;
-      item.head_begin += static_cast<int32_t>(mask) * heads_q;
-      item.head_end += static_cast<int32_t>(mask) * heads_q;
-      item.slab += first_slab;
-      item.flags |= (walk.descending ? kItemDescending : 0) | (walk.heads_inside ? kItemHeadsInside : 0);
+    std::vector<WorkTile> work_tiles = work.work_tiles;
+    for (WorkTile& work_tile : work_tiles) {
+      work_tile.run_begin += first_runs_[mask];
+      work_tile.run_end += first_runs_[mask];
+      work_tile.kv_head += static_cast<int32_t>(mask) * heads_kv;
+      work_tile.head_begin += static_cast<int32_t>(mask) * heads_q;
+      work_tile.head_end += static_cast<int32_t>(mask) * heads_q;
+      work_tile.accum_tile += first_slab;
+      work_tile.flags |=
+          (walk.descending ? kWorkTileDescending : 0) | (walk.heads_innermost ? kWorkTileHeadsInside : 0);
     }
-    return items;
+    return work_tiles;
   }
 
   /// The items of each mask where they would be if all heads saw it.
-  std::vector<Item> deal() {
+  std::vector<WorkTile> for_each_work_tile() {
     struct Dealt {
       double before;
-      Item item;
+      WorkTile work_tile;
     };
     std::vector<Dealt> all;
-    int32_t slabs = 0;
+    int32_t accum_tiles = 0;
     for (size_t g = 0; g < works_.size(); ++g) {
-      const std::vector<Item> items = items_of(works_[g], g, false, slabs);
-      for (size_t i = 0; i < items.size(); ++i) all.push_back({works_[g].dealt_before[i], items[i]});
-      slabs += works_[g].num_slabs;
+      const std::vector<WorkTile> work_tiles = work_tiles_of(works_[g], g, false, accum_tiles);
+      for (size_t i = 0; i < work_tiles.size(); ++i) all.push_back({works_[g].scheduled_before[i], work_tiles[i]});
+      accum_tiles += works_[g].num_accum_tiles;
     }
-    joined_.num_slabs = std::max(joined_.num_slabs, slabs);
+    joined_.num_accum_tiles = std::max(joined_.num_accum_tiles, accum_tiles);
     std::stable_sort(all.begin(), all.end(), [](const Dealt& a, const Dealt& b) { return a.before < b.before; });
-    std::vector<Item> items;
-    items.reserve(all.size());
-    for (const Dealt& dealt : all) items.push_back(dealt.item);
-    return items;
+    std::vector<WorkTile> work_tiles;
+    work_tiles.reserve(all.size());
+    for (const Dealt& dealt : all) work_tiles.push_back(dealt.work_tile);
+    return work_tiles;
   }
 
   /// Of deterministic calls, where the items of a mask wait for each other in the order in which it alone is dealt:
   /// sections of masks.
-  std::vector<Item> deal_in_turns() {
-    int32_t slabs = 0;
+  std::vector<WorkTile> deal_in_turns() {
+    int32_t accum_tiles = 0;
     std::vector<Queue> queues;
     for (size_t g = 0; g < deterministic_.size(); ++g) {
-      queues.push_back({.items = items_of(deterministic_[g], g, true, slabs)});
-      slabs += deterministic_[g].num_slabs;
+      queues.push_back({.work_tiles = work_tiles_of(deterministic_[g], g, true, accum_tiles)});
+      accum_tiles += deterministic_[g].num_accum_tiles;
     }
-    joined_.num_slabs = std::max(joined_.num_slabs, slabs);
-    std::vector<Item> dealt;
+    joined_.num_accum_tiles = std::max(joined_.num_accum_tiles, accum_tiles);
+    std::vector<WorkTile> dealt;
     for (size_t begin = 0; begin < queues.size(); begin += static_cast<size_t>(together_)) {
       const size_t count = std::min(static_cast<size_t>(together_), queues.size() - begin);
       deal_section(dealt, std::span(queues).subspan(begin, count));

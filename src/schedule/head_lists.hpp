@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "machine/gpu_model.hpp"
-#include "schedule/query_parts.hpp"
+#include "schedule/kv_splits.hpp"
 #include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"
@@ -21,9 +21,9 @@ namespace tangram::schedule {
 /// Query tiles of several masks. Mask g of n is of K/V heads [g * heads_kv / n, (g + 1) * heads_kv / n) and of their
 /// query heads. Head groups are as in ForwardParams: the query heads of a K/V head that share a tile.
 struct HeadLists {
-  std::vector<TileItem> items;       ///< in the order of dealing, each of one head group
-  std::vector<int32_t> item_groups;  ///< of each item
-  std::vector<TileRun> runs;         ///< of all masks, as are the following
+  std::vector<MaskTile> work_tiles;       ///< in the order of dealing, each of one head group
+  std::vector<int32_t> work_tile_groups;  ///< of each item
+  std::vector<TileRange> runs;            ///< of all masks, as are the following
   std::vector<RowInterval> intervals;
   std::vector<int32_t> key_groups;    ///< as GatheredList::groups
   std::vector<int32_t> part_rows;     ///< of each item, as PartList::first_rows; empty: all tiles are whole
@@ -33,8 +33,8 @@ struct HeadLists {
   int64_t num_part_rows = 0;          ///< of the workspace: a row has room for all heads, so that masks share rows
 };
 
-/// Items as one launch deals them: in sections of masks whose keys and values share the L2 cache, longest first in a
-/// section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are; no launch
+/// WorkTiles as one launch deals them: in sections of masks whose keys and values share the L2 cache, longest first in
+/// a section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are; no launch
 /// does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
 HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
                      const GatherableTiles& gatherable);

@@ -11,8 +11,8 @@
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
-#include "schedule/dealing_rule.hpp"
 #include "schedule/tile_list.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -26,15 +26,17 @@ int64_t tiles_of_keys(const AttnShape& shape) { return (shape.seqlen_k + kKeyTil
 /// As masks of the host have them, whatever will be chosen: more where a multiprocessor would have few items of unequal
 /// length, and where these wait for memory.
 int32_t pieces_of(const AttnShape& shape, int64_t num_tiles, const GpuModel& gpu) {
-  constexpr int64_t kItemsEach = 8;
+  constexpr int64_t kWorkTilesEach = 8;
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const auto [fewest, most] =
       scattered_pieces(shape.seqlen_q, shape.head_dim, group, gpu.l2_bytes, gpu.has_slow_memory());
-  int32_t pieces = std::min(2 * fewest, most);
-  if (group % pieces != 0) pieces = 1;
-  const auto are_few = [&] { return num_tiles * shape.num_heads_kv * pieces < kItemsEach * gpu.multiprocessors; };
-  while (are_few() && group % (2 * pieces) == 0) pieces *= 2;
-  return pieces;
+  int32_t head_splits = std::min(2 * fewest, most);
+  if (group % head_splits != 0) head_splits = 1;
+  const auto are_few = [&] {
+    return num_tiles * shape.num_heads_kv * head_splits < kWorkTilesEach * gpu.multiprocessors;
+  };
+  while (are_few() && group % (2 * head_splits) == 0) head_splits *= 2;
+  return head_splits;
 }
 
 }  // namespace
@@ -57,12 +59,12 @@ KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const G
     : shape_(shape), capacity_(capacity), end_(begin) {
   const auto num_tiles = static_cast<int32_t>(tiles_of_keys(shape));
   dealing_ = {num_tiles, pieces_of(shape, num_tiles, gpu), shape.num_heads_q, shape.num_heads_kv, capacity.head_groups};
-  require(int64_t{num_tiles} * shape.num_heads_kv * dealing_.pieces < INT32_MAX,
+  require(int64_t{num_tiles} * shape.num_heads_kv * dealing_.head_splits < INT32_MAX,
           "MaskBuffer: tiles of keys, of all K/V heads and their pieces, must stay below 2^31 (got {} tiles, "
           "num_heads_kv={}, {} pieces)",
-          num_tiles, shape.num_heads_kv, dealing_.pieces);
+          num_tiles, shape.num_heads_kv, dealing_.head_splits);
   // Of causal blocks all columns reach the end.
-  walk_ = {.descending = true, .heads_inside = scatters_heads_inside(shape.head_dim)};
+  walk_ = {.descending = true, .heads_innermost = scatters_heads_inside(shape.head_dim)};
   num_q_tiles_ = static_cast<int32_t>((shape.seqlen_q + kKeyStepQueries - 1) / kKeyStepQueries);
   max_runs_ = capacity.slices * (capacity.block_size / kKeyTileRows);  // each block may be one, in all its tiles
   max_intervals_ = kIntervalsPerTile * num_tiles * capacity.head_groups;
@@ -71,9 +73,9 @@ KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const G
     end_ = offset + static_cast<size_t>(count) * sizeof(T);
     return offset;
   };
-  items_ = take(dealing_.num_items(), Item{});
-  runs_ = take(max_runs_, TileRun{});
-  run_tiles_ = take(max_runs_, RunTiles{});
+  work_tiles_ = take(dealing_.num_work_tiles(), WorkTile{});
+  runs_ = take(max_runs_, TileRange{});
+  run_tiles_ = take(max_runs_, RangeQueryTiles{});
   q_tiles_ = take(num_q_tiles_, QueryTile{});
 }
 
@@ -82,17 +84,19 @@ KeyLists KeyImage::make(std::span<const AttnSlice> slices) const {
       transposed_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, {kKeyTileRows, kKeyStepQueries, false});
   for (int32_t tile = 0; tile < num_q_tiles_; ++tile) tiles.key_tiles.push_back(tile * kKeyStepQueries);
   tiles.key_tiles.push_back(static_cast<int32_t>(shape_.seqlen_q));
-  WorkList work = make_work_list(tiles, slices, shape_, {}, {}, {.calls = BackwardCalls::kDefault, .given = Dealing{}});
+  WorkList work =
+      make_work_list(tiles, slices, shape_, {}, {}, {.calls = BackwardCalls::kDefault, .given = TileSchedule{}});
   require(sees_whole_query_tiles(work),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
           "another)",
           kKeyStepQueries);
   KeyLists lists;
   const int32_t group = shape_.num_heads_q / shape_.num_heads_kv;
-  std::ranges::copy_if(work.items, std::back_inserter(lists.tiles), [](const Item& item) { return item.kv_head == 0; });
-  std::ranges::sort(lists.tiles, {}, &Item::row_begin);
+  std::ranges::copy_if(work.work_tiles, std::back_inserter(lists.tiles),
+                       [](const WorkTile& work_tile) { return work_tile.kv_head == 0; });
+  std::ranges::sort(lists.tiles, {}, &WorkTile::row_begin);
   TANGRAM_ASSERT(lists.tiles.size() == static_cast<size_t>(dealing_.num_tiles));
-  for (const Item& item : lists.tiles) lists.visits.push_back(item.num_steps / group);
+  for (const WorkTile& work_tile : lists.tiles) lists.visits.push_back(work_tile.num_steps / group);
   lists.runs = std::move(work.runs);
   lists.run_tiles = std::move(work.run_tiles);
   lists.intervals = std::move(work.intervals);
@@ -117,7 +121,7 @@ void KeyImage::check(std::span<const KeyLists* const> masks) const {
 
 size_t KeyImage::write(std::byte* to, std::span<const KeyLists* const> masks, size_t intervals) const {
   const auto array = [&]<class T>(size_t offset, T) { return reinterpret_cast<T*>(to + offset); };
-  Item* const items = array(items_, Item{});
+  WorkTile* const work_tiles = array(work_tiles_, WorkTile{});
   int32_t num_runs = 0;
   size_t end = intervals;
   for (int32_t m = 0; m < static_cast<int32_t>(masks.size()); ++m) {
@@ -129,17 +133,17 @@ size_t KeyImage::write(std::byte* to, std::span<const KeyLists* const> masks, si
     std::iota(order.begin(), order.end(), size_t{0});
     std::ranges::stable_sort(order, std::ranges::greater(), [&](size_t tile) { return mask.visits[tile]; });
     for (size_t before = 0; before < order.size(); ++before) {
-      Item tile = mask.tiles[order[before]];
+      WorkTile tile = mask.tiles[order[before]];
       tile.run_begin += num_runs;
       tile.run_end += num_runs;
-      for (int32_t i = 0; i < dealing_.items_of_tile(); ++i) {
-        items[dealing_.place(m, i, static_cast<int64_t>(before))] =
-            dealing_.item(tile, m, i, mask.visits[order[before]]);
+      for (int32_t i = 0; i < dealing_.work_tiles_of_tile(); ++i) {
+        work_tiles[dealing_.place(m, i, static_cast<int64_t>(before))] =
+            dealing_.work_tile(tile, m, i, mask.visits[order[before]]);
       }
     }
-    std::ranges::copy(mask.run_tiles, array(run_tiles_, RunTiles{}) + num_runs);
-    for (const TileRun& of_mask : mask.runs) {
-      TileRun& run = array(runs_, TileRun{})[num_runs++] = of_mask;
+    std::ranges::copy(mask.run_tiles, array(run_tiles_, RangeQueryTiles{}) + num_runs);
+    for (const TileRange& of_mask : mask.runs) {
+      TileRange& run = array(runs_, TileRange{})[num_runs++] = of_mask;
       if (run.interval_begin >= 0) run.interval_begin += first_interval;
     }
   }

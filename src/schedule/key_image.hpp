@@ -25,42 +25,42 @@ inline constexpr int kKeyTileRows = 128, kKeyStepQueries = 64;
 /// How items are dealt, whatever the mask: every K/V head has one for each tile of keys, also for one that nobody sees,
 /// in equally many pieces. Piece by piece of K/V head by K/V head, as scattered_sections() has it, so that what runs at
 /// a time shares queries; of a piece the tiles with most to do first.
-struct KeyDealing {
+struct KeyTileSchedule {
   int32_t num_tiles = 0;
-  int32_t pieces = 1;
+  int32_t head_splits = 1;
   int32_t heads_q = 1, heads_kv = 1, masks = 1;
 
-  TANGRAM_HOST_DEVICE int32_t num_items() const { return num_tiles * heads_kv * pieces; }
+  TANGRAM_HOST_DEVICE int32_t num_work_tiles() const { return num_tiles * heads_kv * head_splits; }
   /// Those of a tile of one mask.
-  TANGRAM_HOST_DEVICE int32_t items_of_tile() const { return heads_kv / masks * pieces; }
+  TANGRAM_HOST_DEVICE int32_t work_tiles_of_tile() const { return heads_kv / masks * head_splits; }
   /// Where the i-th of them is dealt; `before`: tiles of the mask with more to do, or as much and earlier keys.
   TANGRAM_HOST_DEVICE int64_t place(int32_t mask, int32_t i, int64_t before) const {
-    return (int64_t{mask} * items_of_tile() + i) * num_tiles + before;
+    return (int64_t{mask} * work_tiles_of_tile() + i) * num_tiles + before;
   }
   /// The i-th itself; `of_tile` has what is the same for all. Of a tile that nobody sees one is whole and writes zeros,
   /// the others have no keys.
-  TANGRAM_HOST_DEVICE Item item(const Item& of_tile, int32_t mask, int32_t i, int32_t visits) const {
-    const int32_t number = mask * items_of_tile() + i, group = heads_q / heads_kv;
-    const int32_t head = number / pieces, piece = number % pieces;
-    Item item = of_tile;
-    item.kv_head = head;
-    item.head_begin = head * group + group * piece / pieces;
-    item.head_end = head * group + group * (piece + 1) / pieces;
-    item.num_steps = visits * (item.head_end - item.head_begin);
-    item.num_pieces = visits > 0 ? pieces : 1;
-    item.piece = visits > 0 ? piece : 0;
-    item.slab = head * num_tiles + of_tile.row_begin / kKeyTileRows;
-    if (visits == 0 && piece > 0) item.row_end = item.row_begin;
-    return item;
+  TANGRAM_HOST_DEVICE WorkTile work_tile(const WorkTile& of_tile, int32_t mask, int32_t i, int32_t visits) const {
+    const int32_t number = mask * work_tiles_of_tile() + i, group = heads_q / heads_kv;
+    const int32_t head = number / head_splits, head_split = number % head_splits;
+    WorkTile work_tile = of_tile;
+    work_tile.kv_head = head;
+    work_tile.head_begin = head * group + group * head_split / head_splits;
+    work_tile.head_end = head * group + group * (head_split + 1) / head_splits;
+    work_tile.num_steps = visits * (work_tile.head_end - work_tile.head_begin);
+    work_tile.num_head_splits = visits > 0 ? head_splits : 1;
+    work_tile.head_split = visits > 0 ? head_split : 0;
+    work_tile.accum_tile = head * num_tiles + of_tile.row_begin / kKeyTileRows;
+    if (visits == 0 && head_split > 0) work_tile.row_end = work_tile.row_begin;
+    return work_tile;
   }
 };
 
 /// What tiles of keys see of one mask of the host.
 struct KeyLists {
-  std::vector<Item> tiles;      ///< in the order of keys, with what all their items have in common
+  std::vector<WorkTile> tiles;  ///< in the order of keys, with what all their items have in common
   std::vector<int32_t> visits;  ///< of each, steps of one query head
-  std::vector<TileRun> runs;
-  std::vector<RunTiles> run_tiles;
+  std::vector<TileRange> runs;
+  std::vector<RangeQueryTiles> run_tiles;
   std::vector<RowInterval> intervals;
 };
 
@@ -87,31 +87,33 @@ class KeyImage {
   KeyLists make(std::span<const AttnSlice> slices) const;
   /// Throws InvalidArgument, naming what is too much, unless the lists fit, one for each mask.
   void check(std::span<const KeyLists* const> masks) const;
-  /// Writes them, and their intervals to `intervals`, which is of TileRun::interval_begin; returns where these end.
+  /// Writes them, and their intervals to `intervals`, which is of TileRange::interval_begin; returns where these end.
   size_t write(std::byte* to, std::span<const KeyLists* const> masks, size_t intervals) const;
 
   // Offsets in bytes.
-  size_t items() const { return items_; }
+  size_t work_tiles() const { return work_tiles_; }
   size_t runs() const { return runs_; }
   size_t run_tiles() const { return run_tiles_; }
   size_t q_tiles() const { return q_tiles_; }
 
-  const KeyDealing& dealing() const { return dealing_; }
+  const KeyTileSchedule& dealing() const { return dealing_; }
   /// All query heads of a tile one after the other, where that is faster.
   Walk walk() const { return walk_; }
   int32_t num_q_tiles() const { return num_q_tiles_; }
   int64_t max_runs() const { return max_runs_; }
   /// Where items in pieces add up.
-  int64_t num_slabs() const { return dealing_.pieces > 1 ? int64_t{dealing_.num_tiles} * dealing_.heads_kv : 0; }
+  int64_t num_accum_tiles() const {
+    return dealing_.head_splits > 1 ? int64_t{dealing_.num_tiles} * dealing_.heads_kv : 0;
+  }
 
  private:
   AttnShape shape_;
   MaskCapacity capacity_;
-  KeyDealing dealing_;
+  KeyTileSchedule dealing_;
   Walk walk_;
   int32_t num_q_tiles_ = 0;
   int64_t max_runs_ = 0, max_intervals_ = 0;
-  size_t items_ = 0, runs_ = 0, run_tiles_ = 0, q_tiles_ = 0, end_ = 0;
+  size_t work_tiles_ = 0, runs_ = 0, run_tiles_ = 0, q_tiles_ = 0, end_ = 0;
 };
 
 }  // namespace tangram::schedule

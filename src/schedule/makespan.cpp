@@ -19,25 +19,26 @@ namespace {
 /// What pieces of items take, in half steps, of which all costs are multiples.
 class PieceCosts {
  public:
-  PieceCosts(int group, bool all_together, const ItemCosts& costs) : of_(static_cast<size_t>(group) + 1) {
+  PieceCosts(int group, bool all_together, const WorkTileCosts& costs) : of_(static_cast<size_t>(group) + 1) {
     const double join = all_together ? 0.2 : 0;  // pieces dealt together end together: joining waits for the others
-    for (int pieces = 1; pieces <= group; ++pieces) {
-      const double joins = pieces == 1 ? 0 : 1 + join * (pieces - 2);
-      of_[static_cast<size_t>(pieces)] = {2 * (group / pieces), halves(costs.item + joins * costs.join),
-                                          group % pieces == 0};
+    for (int head_splits = 1; head_splits <= group; ++head_splits) {
+      const double joins = head_splits == 1 ? 0 : 1 + join * (head_splits - 2);
+      of_[static_cast<size_t>(head_splits)] = {2 * (group / head_splits), halves(costs.work_tile + joins * costs.join),
+                                               group % head_splits == 0};
     }
   }
 
   static int64_t halves(double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); }
 
   /// Of an item in so many pieces. Where they are uneven (is_even), of a small one; a large one has one head more.
-  int64_t of(int64_t count, int pieces) const { return count * at(pieces).tile + at(pieces).cost; }
+  int64_t of(int64_t count, int head_splits) const { return count * at(head_splits).tile + at(head_splits).cost; }
   /// Of all pieces of an item; at least, where it has no steps.
-  int64_t of_all(int64_t count, int pieces) const {
-    return count == 0 ? at(1).cost : 2 * count * static_cast<int64_t>(of_.size() - 1) + pieces * at(pieces).cost;
+  int64_t of_all(int64_t count, int head_splits) const {
+    return count == 0 ? at(1).cost
+                      : 2 * count * static_cast<int64_t>(of_.size() - 1) + head_splits * at(head_splits).cost;
   }
-  int64_t tile(int pieces) const { return at(pieces).tile; }
-  bool is_even(int pieces) const { return at(pieces).is_even; }
+  int64_t tile(int head_splits) const { return at(head_splits).tile; }
+  bool is_even(int head_splits) const { return at(head_splits).is_even; }
   /// The most that a piece takes beside its steps.
   int64_t most() const { return std::max(of_.back().cost, of_[1].cost); }
 
@@ -47,7 +48,7 @@ class PieceCosts {
     int64_t cost = 0;
     bool is_even = true;  // all pieces are small
   };
-  const Piece& at(int pieces) const { return of_[static_cast<size_t>(pieces)]; }
+  const Piece& at(int head_splits) const { return of_[static_cast<size_t>(head_splits)]; }
 
   std::vector<Piece> of_;
 };
@@ -59,42 +60,42 @@ int64_t longest_count(const Extents& extents) {
 }
 
 /// At least the steps of the longest piece.
-int64_t most_steps_of_piece(const Setting& in, const Dealing& how) {
+int64_t most_steps_of_piece(const Setting& in, const TileSchedule& how) {
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
-  const int64_t heads = (group + how.pieces - 1) / how.pieces, longest = longest_count(in.extents) * heads;
-  if (how.most_steps == 0) return longest;
-  int64_t most = how.most_steps * heads;
-  if (how.parts_of_rest > 0) {
+  const int64_t heads = (group + how.head_splits - 1) / how.head_splits, longest = longest_count(in.extents) * heads;
+  if (how.max_steps == 0) return longest;
+  int64_t most = how.max_steps * heads;
+  if (how.guided_divisor > 0) {
     const double rest = even_steps(in) * in.gpu.multiprocessors;
-    most = std::max(most, (static_cast<int64_t>(rest) / how.parts_of_rest + 1) * heads);
+    most = std::max(most, (static_cast<int64_t>(rest) / how.guided_divisor + 1) * heads);
   }
   return std::min(most + longest, longest * group);  // large pieces have a head more, and the smallest are not cut
 }
 
 }  // namespace
 
-double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, double enough) {
+double makespan(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs, double enough) {
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
-  const PieceCosts piece_costs(group, how.together == 0, costs);
+  const PieceCosts piece_costs(group, how.heads_in_l2 == 0, costs);
   const double latest = in.arrives.empty() ? 0 : *std::max_element(in.arrives.begin(), in.arrives.end());
   CountedMultiprocessors machine(in.gpu.multiprocessors,
                                  2 * most_steps_of_piece(in, how) + piece_costs.most() + PieceCosts::halves(latest));
   const auto enough_halves = static_cast<int64_t>(std::min(std::ceil(2 * enough), 1e18));
-  deal_runs(in.extents, in.shape.num_heads_kv, how, [&](size_t i, int first, int last, int pieces) {
+  for_each_tile_span(in.extents, in.shape.num_heads_kv, how, [&](size_t i, int first, int last, int head_splits) {
     if (machine.end() > enough_halves) return;
     const Extent& extent = in.extents.of_keys[i];
     int count = last - first;
     if (extent.count == 0) {  // one piece a head
-      count = (last + pieces - 1) / pieces - (first + pieces - 1) / pieces;
-      pieces = 1;
+      count = (last + head_splits - 1) / head_splits - (first + head_splits - 1) / head_splits;
+      head_splits = 1;
     }
-    const int64_t steps = piece_costs.of(extent.count, pieces);
+    const int64_t steps = piece_costs.of(extent.count, head_splits);
     const int64_t arrives = in.arrives.empty() ? 0 : PieceCosts::halves(in.arrives[i]);
     int large = 0;
-    for (int number = first; !piece_costs.is_even(pieces) && number < last; ++number) {
-      const int heads =
-          first_head_of_piece(group, pieces, number % pieces + 1) - first_head_of_piece(group, pieces, number % pieces);
-      if (2 * heads > piece_costs.tile(pieces)) ++large;
+    for (int number = first; !piece_costs.is_even(head_splits) && number < last; ++number) {
+      const int heads = first_head_of_split(group, head_splits, number % head_splits + 1) -
+                        first_head_of_split(group, head_splits, number % head_splits);
+      if (2 * heads > piece_costs.tile(head_splits)) ++large;
     }
     machine.run(steps, count - large, arrives);
     if (large > 0) machine.run(steps + 2 * extent.count, large, arrives);
@@ -102,21 +103,22 @@ double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs, d
   return static_cast<double>(machine.end()) / 2;
 }
 
-std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, const ItemCosts& costs) {
-  if (!in.arrives.empty() || how.joint > 0 || how.parts_of_rest > 0) return std::nullopt;
+std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs) {
+  if (!in.arrives.empty() || how.last_wave_heads > 0 || how.guided_divisor > 0) return std::nullopt;
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
-  const PieceCosts piece_costs(group, how.together == 0, costs);
-  const std::vector<size_t>& order = how.grouped ? in.extents.by_group : in.extents.order;
+  const PieceCosts piece_costs(group, how.heads_in_l2 == 0, costs);
+  const std::vector<size_t>& order = how.by_document ? in.extents.by_group : in.extents.order;
   const double share = 1.0 / in.gpu.multiprocessors;
   double most = 0;
   int64_t dealt = 0, longest_of_all = 0;  // half steps of all items up to this group, of the longest one
   const auto add_group = [&](size_t begin, size_t end) {
     const int heads = in.shape.num_heads_kv;
-    const int units = heads * (how.most_steps > 0 ? 1 : how.pieces);  // what sections are counted in
-    const int together = how.together == 0 ? units : std::min(how.together, units);
-    const int last = units % together == 0 ? together : units % together;
+    const int units = heads * (how.max_steps > 0 ? 1 : how.head_splits);  // what sections are counted in
+    const int heads_in_l2 = how.heads_in_l2 == 0 ? units : std::min(how.heads_in_l2, units);
+    const int last = units % heads_in_l2 == 0 ? heads_in_l2 : units % heads_in_l2;
     const auto pieces_of = [&](int64_t count) {
-      return how.most_steps == 0 ? how.pieces : pieces_of_at_most(how.most_steps, count * how.pieces, how.pieces);
+      return how.max_steps == 0 ? how.head_splits
+                                : head_splits_for(how.max_steps, count * how.head_splits, how.head_splits);
     };
     for (size_t at = begin; at < end; ++at) {
       const int64_t count = in.extents.of_keys[order[at]].count;
@@ -128,13 +130,13 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, con
       int64_t rest = 0;
       double late = 0;
     } of_last, before;
-    const int more = units > last ? together : 0;  // the section before: others are no longer, and begin earlier
+    const int more = units > last ? heads_in_l2 : 0;  // the section before: others are no longer, and begin earlier
     int64_t longest = 0;
     for (size_t at = end; at-- > begin;) {
       const int64_t count = in.extents.of_keys[order[at]].count;
-      const int pieces = pieces_of(count), in_unit = how.most_steps > 0 ? pieces : 1;
-      const int64_t small = piece_costs.of(count, pieces),
-                    large = small + (piece_costs.is_even(pieces) ? 0 : 2 * count);
+      const int head_splits = pieces_of(count), in_unit = how.max_steps > 0 ? head_splits : 1;
+      const int64_t small = piece_costs.of(count, head_splits),
+                    large = small + (piece_costs.is_even(head_splits) ? 0 : 2 * count);
       const int64_t at_least = count == 0 ? 0 : small;  // without steps it is a piece a head
       longest = std::max(longest, large);
       if (count > 0) longest_of_all = std::max(longest_of_all, large);
@@ -144,13 +146,13 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, con
         section->rest += at_least * in_unit * so_many;
       }
     }
-    if (how.most_steps > 0) {  // pieces of a section are sorted: any of them may be the last one
+    if (how.max_steps > 0) {  // pieces of a section are sorted: any of them may be the last one
       of_last.late = before.late = static_cast<double>(longest) * (1 - share);
     }
     most = std::max({most, static_cast<double>(dealt) * share + of_last.late,
                      static_cast<double>(dealt - of_last.rest) * share + before.late});
   };
-  if (how.grouped) {
+  if (how.by_document) {
     size_t begin = 0;
     for (const size_t end : in.extents.group_ends) {
       add_group(begin, end);
@@ -164,15 +166,15 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, con
   return Bounds{least / 2 * (1 - kRounding), most / 2 * (1 + kRounding)};
 }
 
-double least_makespan(const Setting& in, const ItemCosts& costs) {
-  const double items = static_cast<double>(in.extents.of_keys.size()) * in.shape.num_heads_kv;
-  return (even_steps(in) + items * costs.item / in.gpu.multiprocessors) * (1 - 1e-9);  // sums are rounded
+double least_makespan(const Setting& in, const WorkTileCosts& costs) {
+  const double work_tiles = static_cast<double>(in.extents.of_keys.size()) * in.shape.num_heads_kv;
+  return (even_steps(in) + work_tiles * costs.work_tile / in.gpu.multiprocessors) * (1 - 1e-9);  // sums are rounded
 }
 
-double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs) {
-  if (how.most_steps > 0) return costs.item;  // in how many pieces it is depends
-  const int heads = in.shape.num_heads_q / in.shape.num_heads_kv / how.pieces;
-  return static_cast<double>(longest_count(in.extents) * heads) + costs.item;
+double longest_work_tile(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs) {
+  if (how.max_steps > 0) return costs.work_tile;  // in how many pieces it is depends
+  const int heads = in.shape.num_heads_q / in.shape.num_heads_kv / how.head_splits;
+  return static_cast<double>(longest_count(in.extents) * heads) + costs.work_tile;
 }
 
 double even_steps(const Setting& in) {

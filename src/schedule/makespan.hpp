@@ -9,17 +9,17 @@
 #include <span>
 
 #include "machine/gpu_model.hpp"
-#include "schedule/dealing.hpp"
+#include "schedule/tile_schedule.hpp"
 
 namespace tangram::schedule {
 
 /// What an item costs beside its steps, in steps; others lose as much or more (benchmarks/schedule/fit_dealings.cpp).
-struct ItemCosts {
-  double item = 3;    ///< its begin and end
+struct WorkTileCosts {
+  double work_tile = 3;  ///< its begin and end
   double join = 2.5;  ///< of a piece that joins one other; pieces dealt together end together, and slow each other down
 };
 
-/// A mask on a GPU. `arrives`: see choose_dealing.
+/// A mask on a GPU. `arrives`: see choose_tile_schedule.
 struct Setting {
   const Extents& extents;
   const AttnShape& shape;
@@ -28,19 +28,19 @@ struct Setting {
 };
 
 /// Steps until the last multiprocessor is done, or more than `enough` of them where it is longer than that.
-double makespan(const Setting& in, const Dealing& how, const ItemCosts& costs = {},
+double makespan(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {},
                 double enough = std::numeric_limits<double>::infinity());
 
 /// What no dealing falls below, and what this one does not, since its longest item takes so long.
-double least_makespan(const Setting& in, const ItemCosts& costs = {});
-double longest_item(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
+double least_makespan(const Setting& in, const WorkTileCosts& costs = {});
+double longest_work_tile(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {});
 
 /// Between what the makespan lies, without playing it: an item begins when all that is dealt before it, evenly shared,
 /// is done, at the latest. Nothing where keys come late, and for dealings that change towards the end.
 struct Bounds {
   double least = 0, most = 0;
 };
-std::optional<Bounds> makespan_bounds(const Setting& in, const Dealing& how, const ItemCosts& costs = {});
+std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {});
 
 /// Steps of each multiprocessor, without any other costs, if all did as much.
 double even_steps(const Setting& in);

@@ -56,10 +56,10 @@ struct Writer {
     std::fill(values + begin, values + end, value);
   }
   /// Runs whose intervals lie at `intervals`.
-  void put_runs(size_t offset, const std::vector<TileRun>& runs, size_t intervals) const {
-    auto* out = reinterpret_cast<TileRun*>(to + offset);
+  void put_runs(size_t offset, const std::vector<TileRange>& runs, size_t intervals) const {
+    auto* out = reinterpret_cast<TileRange*>(to + offset);
     const auto first = static_cast<int32_t>(intervals / sizeof(RowInterval));
-    for (const TileRun& run : runs) {
+    for (const TileRange& run : runs) {
       *out = run;
       if (run.interval_begin >= 0) out->interval_begin += first;
       ++out;
@@ -84,15 +84,15 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
           "MaskBuffer: documents and slices must be positive and at most {} (got documents={}, slices={})", kMost,
           capacity.documents, capacity.slices);
   if (capacity_.passes != AttnPasses::kBackward) {
-    num_forward_items_ =
+    num_forward_work_tiles_ =
         RegularTiles{static_cast<int32_t>(shape.seqlen_q), forward.block_m, forward.anew_every}.count();
-    num_forward_runs_ = kRunsPerTile * num_forward_items_ + runs_of_slice(forward.block_m) * capacity_.slices;
+    num_forward_runs_ = kRunsPerTile * num_forward_work_tiles_ + runs_of_slice(forward.block_m) * capacity_.slices;
   }
   if (capacity_.passes != AttnPasses::kForward) {
     // A tile more where a document begins, of queries and of keys.
     num_q_tiles_ = shape.seqlen_q == 0 ? 0 : tiles_of(shape.seqlen_q, backward.block_n) + capacity_.documents;
     num_key_tiles_ = shape.seqlen_k == 0 ? 0 : tiles_of(shape.seqlen_k, backward.block_m) + capacity_.documents;
-    num_backward_items_ = num_key_tiles_ * shape.num_heads_q;  // an item a head at most
+    num_backward_work_tiles_ = num_key_tiles_ * shape.num_heads_q;  // an item a head at most
     num_backward_runs_ = kRunsPerTile * num_key_tiles_ + runs_of_slice(backward.block_m) * capacity_.slices;
     if (capacity_.deterministic) {
       num_turn_segments_ = kSegmentsPerRun * num_backward_runs_ + kSegmentsPerTile * num_key_tiles_;
@@ -102,14 +102,14 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
   at.take<BackwardFacts>(1);
   q_tiles_ = at.take<QueryTile>(num_q_tiles_);
   covered_queries_ = at.take<uint64_t>(num_q_tiles_);
-  forward_items_ = at.take<TileItem>(num_forward_items_);
-  forward_runs_ = at.take<TileRun>(num_forward_runs_);
-  backward_runs_ = at.take<TileRun>(num_backward_runs_);
-  run_tiles_ = at.take<RunTiles>(num_backward_runs_);
-  backward_items_ = at.take<Item>(num_backward_items_);
+  forward_work_tiles_ = at.take<MaskTile>(num_forward_work_tiles_);
+  forward_runs_ = at.take<TileRange>(num_forward_runs_);
+  backward_runs_ = at.take<TileRange>(num_backward_runs_);
+  run_tiles_ = at.take<RangeQueryTiles>(num_backward_runs_);
+  backward_work_tiles_ = at.take<WorkTile>(num_backward_work_tiles_);
   at.take<RowInterval>(num_forward_runs_ * forward.block_m);  // a run has none, or one for each row of its tile
   at.take<RowInterval>(num_backward_runs_ * backward.block_m);
-  at.take<TurnSegment>(num_turn_segments_);
+  at.take<DqOrderSegment>(num_turn_segments_);
   bytes_ = round_up(at.end, kAlignment);
   require(bytes_ < size_t{1} << 33, "MaskBuffer: lists must stay below 8 GiB (got documents={}, slices={}, {} bytes)",
           capacity_.documents, capacity_.slices, bytes_);
@@ -120,14 +120,14 @@ void ImageLayout::check(const TileList& forward, const WorkList& backward) const
   const auto need = [&](std::string_view what, int64_t needed, int64_t room) {
     require_room(what, needed, room, "slices", capacity_.slices);
   };
-  TANGRAM_ASSERT(size(forward.items) == num_forward_items_);
-  TANGRAM_ASSERT(backward.deterministic_items.empty());
+  TANGRAM_ASSERT(size(forward.work_tiles) == num_forward_work_tiles_);
+  TANGRAM_ASSERT(backward.deterministic_work_tiles.empty());
   need("runs of keys", size(forward.runs), num_forward_runs_);
   require_room("tiles of queries", size(backward.q_tiles), num_q_tiles_, "documents", capacity_.documents);
   // No more items than tiles times heads, nor intervals than runs times rows: these have room where the others have.
-  require_room("items of keys", size(backward.items), num_backward_items_, "documents", capacity_.documents);
+  require_room("items of keys", size(backward.work_tiles), num_backward_work_tiles_, "documents", capacity_.documents);
   need("runs of queries", size(backward.runs), num_backward_runs_);
-  need("turns of runs", size(backward.turn_segments), num_turn_segments_);
+  need("turns of runs", size(backward.dq_order_segments), num_turn_segments_);
   require(capacity_.rows_without_keys || backward.covered_queries.empty(),
           "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
           "rows_without_keys=false)");
@@ -135,7 +135,7 @@ void ImageLayout::check(const TileList& forward, const WorkList& backward) const
 
 size_t ImageLayout::write(std::byte* to, const TileList& forward, const WorkList& backward) const {
   const Writer image{to};
-  *reinterpret_cast<BackwardFacts*>(to + facts()) = {static_cast<int32_t>(backward.items.size()), backward.walk,
+  *reinterpret_cast<BackwardFacts*>(to + facts()) = {static_cast<int32_t>(backward.work_tiles.size()), backward.walk,
                                                      backward.zeroed_sums};
   const auto used = static_cast<int64_t>(backward.q_tiles.size());
   const auto end = static_cast<int32_t>(seqlen_q_);
@@ -143,17 +143,17 @@ size_t ImageLayout::write(std::byte* to, const TileList& forward, const WorkList
   image.fill<QueryTile>(q_tiles_, used, num_q_tiles_, {end, end});
   image.put(covered_queries_, backward.covered_queries);
   image.fill(covered_queries_, static_cast<int64_t>(backward.covered_queries.size()), num_q_tiles_, ~uint64_t{0});
-  image.put(forward_items_, forward.items);
+  image.put(forward_work_tiles_, forward.work_tiles);
   // Arrays whose begin depends on the mask: NOTE [image].
-  const size_t forward_intervals = image.put(backward_items_, backward.items);
+  const size_t forward_intervals = image.put(backward_work_tiles_, backward.work_tiles);
   const size_t backward_intervals = image.put(forward_intervals, forward.intervals);
   const size_t segments = image.put(backward_intervals, backward.intervals);
-  const size_t bytes = image.put(segments, backward.turn_segments);
+  const size_t bytes = image.put(segments, backward.dq_order_segments);
   image.put_runs(forward_runs_, forward.runs, forward_intervals);
   image.put_runs(backward_runs_, backward.runs, backward_intervals);
-  auto* run_tiles = reinterpret_cast<RunTiles*>(to + run_tiles_);
-  const auto first = static_cast<int32_t>(segments / sizeof(TurnSegment));
-  for (const RunTiles& run : backward.run_tiles) *run_tiles++ = {run.first, run.end, run.segment + first};
+  auto* run_tiles = reinterpret_cast<RangeQueryTiles*>(to + run_tiles_);
+  const auto first = static_cast<int32_t>(segments / sizeof(DqOrderSegment));
+  for (const RangeQueryTiles& run : backward.run_tiles) *run_tiles++ = {run.first, run.end, run.segment + first};
   return bytes;
 }
 

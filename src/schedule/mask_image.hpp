@@ -17,8 +17,8 @@ namespace tangram::schedule {
 
 /// NOTE [image] Arrays whose length depends on the mask, and that can be long, stand behind each other at the end, so
 /// that a copy ends with what the mask fills. Whoever points into them says so by an index from the begin of the image:
-/// TileRun::interval_begin, RunTiles::segment. Query tiles that a mask leaves unused are empty; those of the forward
-/// pass (TileList::items) are always as many.
+/// TileRange::interval_begin, RangeQueryTiles::segment. Query tiles that a mask leaves unused are empty; those of the
+/// forward pass (TileList::items) are always as many.
 class ImageLayout {
  public:
   /// `forward`, `backward`: shapes of the tiles of the two lists. Throws InvalidArgument for a capacity that is not
@@ -41,16 +41,16 @@ class ImageLayout {
   size_t facts() const { return 0; }  ///< a BackwardFacts
   size_t q_tiles() const { return q_tiles_; }
   size_t covered_queries() const { return covered_queries_; }  ///< always there
-  size_t forward_items() const { return forward_items_; }
+  size_t forward_work_tiles() const { return forward_work_tiles_; }
   size_t forward_runs() const { return forward_runs_; }
   size_t backward_runs() const { return backward_runs_; }
   size_t run_tiles() const { return run_tiles_; }
-  size_t backward_items() const { return backward_items_; }
-  size_t intervals() const { return 0; }      ///< of both passes, see NOTE [image]
-  size_t turn_segments() const { return 0; }  ///< likewise
+  size_t backward_work_tiles() const { return backward_work_tiles_; }
+  size_t intervals() const { return 0; }          ///< of both passes, see NOTE [image]
+  size_t dq_order_segments() const { return 0; }  ///< likewise
 
   // Lengths.
-  int64_t num_forward_items() const { return num_forward_items_; }
+  int64_t num_forward_work_tiles() const { return num_forward_work_tiles_; }
   int64_t num_forward_runs() const { return num_forward_runs_; }
   int64_t num_backward_runs() const { return num_backward_runs_; }
   int64_t num_q_tiles() const { return num_q_tiles_; }
@@ -61,11 +61,11 @@ class ImageLayout {
  private:
   MaskCapacity capacity_;
   int64_t seqlen_q_ = 0;
-  int64_t num_forward_items_ = 0, num_forward_runs_ = 0;
-  int64_t num_q_tiles_ = 0, num_key_tiles_ = 0, num_backward_items_ = 0, num_backward_runs_ = 0;
+  int64_t num_forward_work_tiles_ = 0, num_forward_runs_ = 0;
+  int64_t num_q_tiles_ = 0, num_key_tiles_ = 0, num_backward_work_tiles_ = 0, num_backward_runs_ = 0;
   int64_t num_turn_segments_ = 0;
-  size_t q_tiles_ = 0, covered_queries_ = 0, forward_items_ = 0, forward_runs_ = 0, backward_runs_ = 0, run_tiles_ = 0,
-         backward_items_ = 0;
+  size_t q_tiles_ = 0, covered_queries_ = 0, forward_work_tiles_ = 0, forward_runs_ = 0, backward_runs_ = 0,
+         run_tiles_ = 0, backward_work_tiles_ = 0;
   size_t bytes_ = 0;
 };
 

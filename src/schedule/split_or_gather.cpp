@@ -10,12 +10,12 @@
 namespace tangram::schedule {
 namespace {
 
-double whole_steps(std::span<const TileItem> items, std::span<const TileRun> runs, int64_t block_n, int64_t num_groups,
-                   const GpuModel& gpu) {
+double whole_steps(std::span<const MaskTile> work_tiles, std::span<const TileRange> runs, int64_t block_n,
+                   int64_t num_groups, const GpuModel& gpu) {
   std::vector<int64_t> steps;
-  steps.reserve(items.size());
-  for (const TileItem& item : items) steps.push_back(item_steps(item, runs, block_n));
-  return whole_items_steps(std::move(steps), num_groups, gpu);
+  steps.reserve(work_tiles.size());
+  for (const MaskTile& work_tile : work_tiles) steps.push_back(work_tile_steps(work_tile, runs, block_n));
+  return whole_work_tiles_steps(std::move(steps), num_groups, gpu);
 }
 
 }  // namespace
@@ -28,7 +28,7 @@ std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, co
   for (size_t i = 0; i < masks.size(); ++i) {
     SplitOrGathered& one = result.emplace_back();
     one.tiles = &masks[i];
-    one.parts = split_items(masks[i], shape, num_groups, gpu);
+    one.parts = split_work_tiles(masks[i], shape, num_groups, gpu);
     if (!gatherable.masks.empty()) one.gathered = gather_runs(gatherable.masks[i]);
     if (gatherable.alone && !one.gathered) one.gathered = gather_none(gatherable.masks[i]);
     any_parts = any_parts || one.parts;
@@ -41,7 +41,7 @@ std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, co
   double split = 0, gathered = 0;
   for (size_t i = 0; i < masks.size(); ++i) {
     const auto whole = [&](const auto& list, int64_t groups) {
-      return whole_steps(list.items, list.runs, masks[i].shape.block_n, groups, gpu);
+      return whole_steps(list.work_tiles, list.runs, masks[i].shape.block_n, groups, gpu);
     };
     const int64_t groups = gatherable.num_groups > 0 ? gatherable.num_groups : num_groups;
     split += result[i].parts ? result[i].parts->predicted_steps : whole(masks[i], num_groups);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Items in parts (query_parts.hpp) or gathered runs (gather_runs.hpp): no forward kernel takes both.
+// WorkTiles in parts (kv_splits.hpp) or gathered runs (gather_runs.hpp): no forward kernel takes both.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "schedule/gather_runs.hpp"
-#include "schedule/query_parts.hpp"
+#include "schedule/kv_splits.hpp"
 
 namespace tangram::schedule {
 

@@ -37,9 +37,9 @@ struct OpenRun {
 };
 
 /// The keys that all rows of `rows` see in `piece` (which is canonical, so that each of its own rows sees some).
-Range common_keys(const AttnSlice& piece, const Range& rows) {
-  if (!piece.q_range.contains(rows)) return {0, 0};
-  return {piece.keys_of(rows.end - 1).begin, piece.keys_of(rows.begin).end};
+Range common_keys(const AttnSlice& head_split, const Range& rows) {
+  if (!head_split.q_range.contains(rows)) return {0, 0};
+  return {head_split.keys_of(rows.end - 1).begin, head_split.keys_of(rows.begin).end};
 }
 
 class Builder {
@@ -70,7 +70,7 @@ class Builder {
                                       ? tile_begins_anew(list_.seqlen_q, shape.block_m, shape.anew_every)
                                       : tile_begins(slices_, list_.seqlen_q, shape.block_m, shape.follows_mask);
     begins.push_back(static_cast<int32_t>(list_.seqlen_q));
-    list_.items.reserve(begins.size() - 1);
+    list_.work_tiles.reserve(begins.size() - 1);
     list_.runs.reserve(begins.size() - 1);
     costs_.reserve(begins.size() - 1);
     size_t next = 0;
@@ -80,21 +80,21 @@ class Builder {
       while (next < slices_.size() && slices_[next].q_range.begin < rows.end) open.push_back(slices_[next++]);
       if (open.size() == 1 && open[0].q_range.contains(rows)) {
         const int64_t next_slice = next < slices_.size() ? slices_[next].q_range.begin : list_.seqlen_q;
-        tile = add_items_of(open[0], begins, tile, std::min(open[0].q_range.end, next_slice)) - 1;
+        tile = add_work_tiles_of(open[0], begins, tile, std::min(open[0].q_range.end, next_slice)) - 1;
         if (open[0].q_range.end <= begins[tile + 1]) open.clear();
         continue;
       }
       const int64_t next_slice = next < slices_.size() ? slices_[next].q_range.begin : list_.seqlen_q;
       const int64_t end = end_of_blocks(open, {rows.begin, next_slice});
       if (begins[tile + 1] <= end && open.size() > 1) {
-        tile = add_items_of_blocks(open, begins, tile, end) - 1;
+        tile = add_work_tiles_of_blocks(open, begins, tile, end) - 1;
         std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= begins[tile + 1]; });
         continue;
       }
-      add_item(rows, open);
+      add_work_tile(rows, open);
       std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end <= rows.end; });
     }
-    sort_items();
+    sort_work_tiles();
     if (list_.shape.follows_mask) add_key_tiles();
     return std::move(list_);
   }
@@ -109,22 +109,22 @@ class Builder {
     list_.key_tiles.push_back(static_cast<int32_t>(list_.seqlen_k));
   }
 
-  void begin_item(const Range& rows) {
-    TileItem& item = list_.items.emplace_back();
-    item.row_begin = static_cast<int32_t>(rows.begin);
-    item.row_end = static_cast<int32_t>(rows.end);
-    item.run_begin = static_cast<int32_t>(list_.runs.size());
+  void begin_work_tile(const Range& rows) {
+    MaskTile& work_tile = list_.work_tiles.emplace_back();
+    work_tile.row_begin = static_cast<int32_t>(rows.begin);
+    work_tile.row_end = static_cast<int32_t>(rows.end);
+    work_tile.run_begin = static_cast<int32_t>(list_.runs.size());
     cost_ = 0;
   }
-  void end_item() {
-    list_.items.back().run_end = static_cast<int32_t>(list_.runs.size());
+  void end_work_tile() {
+    list_.work_tiles.back().run_end = static_cast<int32_t>(list_.runs.size());
     costs_.push_back(cost_);
     largest_cost_ = std::max(largest_cost_, cost_);
   }
 
   /// What most tiles are: rows of one slice. The same runs as of its pieces, of all tiles from `tile` on that end at
   /// `end` or before: every row of a canonical slice sees keys. Returns the tile behind them.
-  size_t add_items_of(const AttnSlice& slice, const std::vector<int32_t>& begins, size_t tile, int64_t end) {
+  size_t add_work_tiles_of(const AttnSlice& slice, const std::vector<int32_t>& begins, size_t tile, int64_t end) {
     auto run_begin = static_cast<int32_t>(list_.runs.size());
     do {
       const int64_t row_begin = begins[tile], row_end = begins[tile + 1];
@@ -136,7 +136,7 @@ class Builder {
       // As fill_closed_form has them.
       const bool min_binds = slice.min_diag > k_begin - (row_end - 1),
                  max_binds = slice.max_diag < k_end - 1 - row_begin;
-      TileRun run;
+      TileRange run;
       run.k_begin = run.slice_k_begin = static_cast<int32_t>(k_begin);
       run.k_end = run.slice_k_end = static_cast<int32_t>(k_end);
       run.full_begin = has_full ? static_cast<int32_t>(full_begin) : 0;
@@ -146,7 +146,7 @@ class Builder {
       run.min_diag = static_cast<int32_t>(min_binds ? slice.min_diag : k_begin - row_end);
       run.max_diag = static_cast<int32_t>(max_binds ? slice.max_diag : k_end - row_begin);
       list_.runs.push_back(run);
-      list_.items.push_back({run.row_begin, run.row_end, run_begin, run_begin + 1});
+      list_.work_tiles.push_back({run.row_begin, run.row_end, run_begin, run_begin + 1});
       ++run_begin;
       const int64_t cost = steps_of(run);
       costs_.push_back(cost);
@@ -167,18 +167,18 @@ class Builder {
     return end;
   }
 
-  /// Items of all tiles from `tile` on that end at `end` or before, of rows that all see the blocks `open`: each is a
-  /// run of its own, as pack_pieces makes them of pieces that share rows. Returns the tile behind them.
-  size_t add_items_of_blocks(const std::vector<AttnSlice>& open, const std::vector<int32_t>& begins, size_t tile,
-                             int64_t end) {
+  /// WorkTiles of all tiles from `tile` on that end at `end` or before, of rows that all see the blocks `open`: each is
+  /// a run of its own, as pack_pieces makes them of pieces that share rows. Returns the tile behind them.
+  size_t add_work_tiles_of_blocks(const std::vector<AttnSlice>& open, const std::vector<int32_t>& begins, size_t tile,
+                                  int64_t end) {
     blocks_.clear();
     for (const AttnSlice& slice : open) blocks_.push_back(slice.k_range);
     if (!std::is_sorted(blocks_.begin(), blocks_.end())) std::sort(blocks_.begin(), blocks_.end());
     do {
       const Range rows{begins[tile], begins[tile + 1]};
-      begin_item(rows);
+      begin_work_tile(rows);
       for (const Range& keys : blocks_) {
-        TileRun& run = add_run(keys);
+        TileRange& run = add_run(keys);
         run.slice_k_begin = run.full_begin = run.k_begin;
         run.slice_k_end = run.full_end = run.k_end;
         run.row_begin = static_cast<int32_t>(rows.begin);
@@ -186,19 +186,19 @@ class Builder {
         run.min_diag = static_cast<int32_t>(keys.begin - rows.end);
         run.max_diag = static_cast<int32_t>(keys.end - rows.begin);
       }
-      end_item();
+      end_work_tile();
       ++tile;
     } while (tile + 1 < begins.size() && begins[tile + 1] <= end);
     return tile;
   }
 
-  int32_t steps_of(const TileRun& run) const {
+  int32_t steps_of(const TileRange& run) const {
     const int32_t keys = run.k_end - run.k_begin + list_.shape.block_n - 1;
     return shift_ >= 0 ? keys >> shift_ : keys / list_.shape.block_n;  // of 32 bits: half the time
   }
 
-  void add_item(const Range& rows, const std::vector<AttnSlice>& open) {
-    begin_item(rows);
+  void add_work_tile(const Range& rows, const std::vector<AttnSlice>& open) {
+    begin_work_tile(rows);
     cut_pieces(rows, open);
     if (pieces_.size() == 1) {
       fill_closed_form(add_run(pieces_[0].slice.k_range), pieces_[0].slice, rows);
@@ -206,14 +206,14 @@ class Builder {
       pack_pieces();
       for (const OpenRun& run : open_runs_) add_run(run, rows);
     }
-    end_item();
+    end_work_tile();
   }
 
   void cut_pieces(const Range& rows, const std::vector<AttnSlice>& open) {
     pieces_.clear();
     for (const AttnSlice& slice : open) {
-      const AttnSlice piece = rows.contains(slice.q_range) ? slice : cut_rows(slice, rows);
-      if (!piece.q_range.empty()) pieces_.push_back({piece});
+      const AttnSlice head_split = rows.contains(slice.q_range) ? slice : cut_rows(slice, rows);
+      if (!head_split.q_range.empty()) pieces_.push_back({head_split});
     }
   }
 
@@ -227,20 +227,20 @@ class Builder {
     open_runs_.clear();
     size_t first_alive = 0;
     for (size_t i = 0; i < pieces_.size(); ++i) {
-      const AttnSlice& piece = pieces_[i].slice;
-      const auto ends_before = [&](const OpenRun& run) { return run.keys.end < piece.k_range.begin; };
+      const AttnSlice& head_split = pieces_[i].slice;
+      const auto ends_before = [&](const OpenRun& run) { return run.keys.end < head_split.k_range.begin; };
       while (first_alive < open_runs_.size() && ends_before(open_runs_[first_alive])) ++first_alive;
       size_t at = first_alive;
-      while (at < open_runs_.size() && (ends_before(open_runs_[at]) || shares_rows(open_runs_[at], piece.q_range)))
+      while (at < open_runs_.size() && (ends_before(open_runs_[at]) || shares_rows(open_runs_[at], head_split.q_range)))
         ++at;
       const int index = static_cast<int>(i);
       if (at == open_runs_.size()) {
-        open_runs_.push_back({piece.k_range, piece.q_range, index, index});
+        open_runs_.push_back({head_split.k_range, head_split.q_range, index, index});
         continue;
       }
       OpenRun& run = open_runs_[at];
-      run.keys = hull(run.keys, piece.k_range);
-      run.rows = hull(run.rows, piece.q_range);
+      run.keys = hull(run.keys, head_split.k_range);
+      run.rows = hull(run.rows, head_split.q_range);
       pieces_[static_cast<size_t>(run.last)].next = index;
       run.last = index;
     }
@@ -254,8 +254,8 @@ class Builder {
     return false;
   }
 
-  TileRun& add_run(const Range& keys) {
-    TileRun& run = list_.runs.emplace_back();
+  TileRange& add_run(const Range& keys) {
+    TileRange& run = list_.runs.emplace_back();
     run.k_begin = static_cast<int32_t>(keys.begin);
     run.k_end = static_cast<int32_t>(keys.end);
     cost_ += steps_of(run);
@@ -263,7 +263,7 @@ class Builder {
   }
 
   void add_run(const OpenRun& open, const Range& rows) {
-    TileRun& run = add_run(open.keys);
+    TileRange& run = add_run(open.keys);
     if (open.first == open.last) {
       fill_closed_form(run, pieces_[static_cast<size_t>(open.first)].slice, rows);
     } else {
@@ -271,22 +271,24 @@ class Builder {
     }
   }
 
-  static void fill_closed_form(TileRun& run, const AttnSlice& piece, const Range& rows) {
-    const Range common = common_keys(piece, rows);
+  static void fill_closed_form(TileRange& run, const AttnSlice& head_split, const Range& rows) {
+    const Range common = common_keys(head_split, rows);
     if (!common.empty()) {
       run.full_begin = static_cast<int32_t>(common.begin);
       run.full_end = static_cast<int32_t>(common.end);
     }
-    run.row_begin = static_cast<int32_t>(piece.q_range.begin);
-    run.row_end = static_cast<int32_t>(piece.q_range.end);
+    run.row_begin = static_cast<int32_t>(head_split.q_range.begin);
+    run.row_end = static_cast<int32_t>(head_split.q_range.end);
     run.slice_k_begin = run.k_begin;
     run.slice_k_end = run.k_end;
     // Bounds that do not bind on these rows get the nearest value that does not, far from overflow.
-    run.min_diag = static_cast<int32_t>(std::max(piece.min_diag, piece.k_range.begin - piece.q_range.end));
-    run.max_diag = static_cast<int32_t>(std::min(piece.max_diag, piece.k_range.end - piece.q_range.begin));
+    run.min_diag =
+        static_cast<int32_t>(std::max(head_split.min_diag, head_split.k_range.begin - head_split.q_range.end));
+    run.max_diag =
+        static_cast<int32_t>(std::min(head_split.max_diag, head_split.k_range.end - head_split.q_range.begin));
   }
 
-  void fill_intervals(TileRun& run, const OpenRun& open, const Range& rows) {
+  void fill_intervals(TileRange& run, const OpenRun& open, const Range& rows) {
     run.row_begin = static_cast<int32_t>(rows.begin);
     run.row_end = static_cast<int32_t>(rows.end);
     run.interval_begin = static_cast<int32_t>(list_.intervals.size());
@@ -295,13 +297,13 @@ class Builder {
     int64_t num_rows = 0;
     Range common = open.keys;
     for (int p = open.first; p != kNone; p = pieces_[static_cast<size_t>(p)].next) {
-      const AttnSlice& piece = pieces_[static_cast<size_t>(p)].slice;
-      for (int64_t i = piece.q_range.begin; i < piece.q_range.end; ++i) {
-        const Range keys = piece.keys_of(i);
+      const AttnSlice& head_split = pieces_[static_cast<size_t>(p)].slice;
+      for (int64_t i = head_split.q_range.begin; i < head_split.q_range.end; ++i) {
+        const Range keys = head_split.keys_of(i);
         intervals[i - rows.begin] = {static_cast<int32_t>(keys.begin), static_cast<int32_t>(keys.end)};
       }
-      num_rows += piece.q_range.size();
-      common = intersect(common, common_keys(piece, piece.q_range));
+      num_rows += head_split.q_range.size();
+      common = intersect(common, common_keys(head_split, head_split.q_range));
     }
     if (num_rows == rows.size() && !common.empty()) {
       run.full_begin = static_cast<int32_t>(common.begin);
@@ -310,14 +312,14 @@ class Builder {
   }
 
   /// Longest first by visited tiles, ties in row order: a counting sort, since costs are small numbers.
-  void sort_items() {
+  void sort_work_tiles() {
     std::vector<int32_t> first(static_cast<size_t>(largest_cost_) + 2);
     for (const int64_t cost : costs_) ++first[static_cast<size_t>(largest_cost_ - cost) + 1];
     for (size_t c = 1; c < first.size(); ++c) first[c] += first[c - 1];
-    std::vector<TileItem> sorted(list_.items.size());
+    std::vector<MaskTile> sorted(list_.work_tiles.size());
     for (size_t i = 0; i < costs_.size(); ++i)
-      sorted[static_cast<size_t>(first[static_cast<size_t>(largest_cost_ - costs_[i])]++)] = list_.items[i];
-    list_.items = std::move(sorted);
+      sorted[static_cast<size_t>(first[static_cast<size_t>(largest_cost_ - costs_[i])]++)] = list_.work_tiles[i];
+    list_.work_tiles = std::move(sorted);
   }
 
   TileList list_;

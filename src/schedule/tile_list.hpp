@@ -24,10 +24,10 @@ inline int64_t steps_of_keys(int64_t keys, int64_t block_n) {
 }
 
 /// Those that an item steps over, `runs` being those of its list.
-inline int64_t item_steps(const TileItem& item, std::span<const TileRun> runs, int64_t block_n) {
+inline int64_t work_tile_steps(const MaskTile& work_tile, std::span<const TileRange> runs, int64_t block_n) {
   int64_t steps = 0;
-  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    const TileRun& run = runs[static_cast<size_t>(r)];
+  for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+    const TileRange& run = runs[static_cast<size_t>(r)];
     steps += steps_of_keys(int64_t{run.k_end} - run.k_begin, block_n);
   }
   return steps;

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/require.hpp"
-#include "schedule/dealing.hpp"
-#include "schedule/dealing_by_rule.hpp"
-#include "schedule/dealing_rule.hpp"
+#include "schedule/heuristic_tile_schedule.hpp"
+#include "schedule/tile_schedule.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -89,18 +89,19 @@ class Additions {
 void add_turns(WorkList& work) {
   Additions additions;
   // Every head sees the key tiles dealt in the same order: the items of the first one tell for all.
-  for (const Item& item : work.deterministic_items.empty() ? work.items : work.deterministic_items) {
-    if (item.head_begin != 0) continue;
-    for (int32_t i = item.run_begin; i < item.run_end; ++i) {
-      const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
-      RunTiles& run = work.run_tiles[static_cast<size_t>(r)];
-      const size_t begin = work.turn_segments.size();
+  for (const WorkTile& work_tile :
+       work.deterministic_work_tiles.empty() ? work.work_tiles : work.deterministic_work_tiles) {
+    if (work_tile.head_begin != 0) continue;
+    for (int32_t i = work_tile.run_begin; i < work_tile.run_end; ++i) {
+      const int32_t r = work.walk.descending ? work_tile.run_end - 1 - (i - work_tile.run_begin) : i;
+      RangeQueryTiles& run = work.run_tiles[static_cast<size_t>(r)];
+      const size_t begin = work.dq_order_segments.size();
       additions.add(run.first, run.end, [&](int64_t first, int64_t end, int32_t turn) {
-        work.turn_segments.push_back({static_cast<int32_t>(work.walk.descending ? end - 1 : first), turn});
+        work.dq_order_segments.push_back({static_cast<int32_t>(work.walk.descending ? end - 1 : first), turn});
       });
       if (work.walk.descending)
-        std::reverse(work.turn_segments.begin() + static_cast<std::ptrdiff_t>(begin), work.turn_segments.end());
-      work.turn_segments.push_back({kNoTile, 0});
+        std::reverse(work.dq_order_segments.begin() + static_cast<std::ptrdiff_t>(begin), work.dq_order_segments.end());
+      work.dq_order_segments.push_back({kNoTile, 0});
       run.segment = static_cast<int32_t>(begin);
     }
   }
@@ -124,10 +125,10 @@ std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& exte
   const double bytes =
       2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
   std::vector<double> arrives;
-  arrives.reserve(extents.item.size());
+  arrives.reserve(extents.work_tile.size());
   bool any = false;
-  for (const size_t i : extents.item) {
-    const int turn = late_keys.turn(tiles.items[i].row_begin, tiles.items[i].row_end);
+  for (const size_t i : extents.work_tile) {
+    const int turn = late_keys.turn(tiles.work_tiles[i].row_begin, tiles.work_tiles[i].row_end);
     const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
     arrives.push_back(std::max(0.0, arrival_s - before_s) / step_s);
     any = any || arrives.back() > 0;
@@ -136,75 +137,78 @@ std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& exte
   return arrives;
 }
 
-Item make_item(const TileItem& tile, const std::vector<uint64_t>& covered_keys) {
-  Item item;
-  item.row_begin = tile.row_begin;
-  item.row_end = tile.row_end;
-  item.run_begin = tile.run_begin;
-  item.run_end = tile.run_end;
+WorkTile make_work_tile(const MaskTile& tile, const std::vector<uint64_t>& covered_keys) {
+  WorkTile work_tile;
+  work_tile.row_begin = tile.row_begin;
+  work_tile.row_end = tile.row_end;
+  work_tile.run_begin = tile.run_begin;
+  work_tile.run_end = tile.run_end;
   for (int word = 0; word < 2; ++word) {
     const uint64_t bits = bits_at(covered_keys, tile.row_begin + word * 64);
-    item.covered[word * 2] = static_cast<uint32_t>(bits);
-    item.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
-    if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
+    work_tile.covered[word * 2] = static_cast<uint32_t>(bits);
+    work_tile.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
+    if (bits != ~uint64_t{0}) work_tile.flags = kWorkTileZeroRows;
   }
-  return item;
+  return work_tile;
 }
 
 /// Of every key tile, by index into of_keys, what its items have in common.
-std::vector<Item> items_of_tiles(const TileList& tiles, const Extents& extents,
-                                 const std::vector<uint64_t>& covered_keys) {
-  std::vector<Item> items;
-  items.reserve(extents.item.size());
-  for (const size_t tile : extents.item) items.push_back(make_item(tiles.items[tile], covered_keys));
-  return items;
+std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& extents,
+                                          const std::vector<uint64_t>& covered_keys) {
+  std::vector<WorkTile> work_tiles;
+  work_tiles.reserve(extents.work_tile.size());
+  for (const size_t tile : extents.work_tile)
+    work_tiles.push_back(make_work_tile(tiles.work_tiles[tile], covered_keys));
+  return work_tiles;
 }
 
 /// Appends the items of all KV heads, or those of one of several head groups, in the order of dealing; returns how many
-/// of them are in pieces. `before`: null, or gets WorkList::dealt_before.
-int32_t deal_items(std::vector<Item>& items, const std::vector<Item>& of_tiles, const Extents& extents,
-                   const AttnShape& shape, const Dealing& how, const DealingOptions& options,
-                   std::vector<double>* before) {
+/// of them are in pieces. `before`: null, or gets WorkList::scheduled_before.
+int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<WorkTile>& of_tiles,
+                        const Extents& extents, const AttnShape& shape, const TileSchedule& how,
+                        const TileScheduleOptions& options, std::vector<double>* before) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const auto num_heads = static_cast<size_t>(shape.num_heads_kv);
   const int first_head = options.group * shape.num_heads_kv, end_head = first_head + shape.num_heads_kv;
   std::vector<int32_t> slab_of(of_tiles.size() * num_heads);
-  int32_t num_slabs = 0;
+  int32_t num_accum_tiles = 0;
   double dealt = 0;  // query tiles of a K/V head
-  items.reserve(most_items(extents, shape.num_heads_kv, how));
-  deal_runs(extents, shape.num_heads_kv * options.num_groups, how, [&](size_t i, int first, int last, int pieces) {
-    const auto count = static_cast<int32_t>(extents.of_keys[i].count);
-    const bool is_empty = count == 0;  // which is one piece
-    const double dealt_before = dealt;
-    dealt += static_cast<double>(count) * (last - first) / pieces;
-    first = std::max(first, first_head * pieces);
-    last = std::min(last, end_head * pieces);
-    if (first >= last) return;
-    int head = first / pieces - first_head, piece = first % pieces;
-    int begin = first_head_of_piece(group, pieces, piece);
-    for (int number = first; number < last; ++number) {
-      const int end = piece + 1 == pieces ? group : first_head_of_piece(group, pieces, piece + 1);
-      if (!is_empty || piece == 0) {
-        Item& item = items.emplace_back(of_tiles[i]);
-        item.kv_head = head;
-        item.head_begin = head * group + begin;
-        item.head_end = head * group + (is_empty ? group : end);
-        item.num_steps = count * (end - begin);
-        item.num_pieces = is_empty ? 1 : pieces;
-        item.piece = piece;
-        int32_t& slab = slab_of[i * num_heads + static_cast<size_t>(head)];
-        if (item.num_pieces > 1 && piece == 0) slab = num_slabs++;
-        item.slab = slab;
-        if (before != nullptr) before->push_back(dealt_before);
-      }
-      begin = end;
-      if (++piece == pieces) ++head, piece = begin = 0;
-    }
-  });
+  work_tiles.reserve(most_work_tiles(extents, shape.num_heads_kv, how));
+  for_each_tile_span(
+      extents, shape.num_heads_kv * options.num_groups, how, [&](size_t i, int first, int last, int head_splits) {
+        const auto count = static_cast<int32_t>(extents.of_keys[i].count);
+        const bool is_empty = count == 0;  // which is one piece
+        const double scheduled_before = dealt;
+        dealt += static_cast<double>(count) * (last - first) / head_splits;
+        first = std::max(first, first_head * head_splits);
+        last = std::min(last, end_head * head_splits);
+        if (first >= last) return;
+        int head = first / head_splits - first_head, head_split = first % head_splits;
+        int begin = first_head_of_split(group, head_splits, head_split);
+        for (int number = first; number < last; ++number) {
+          const int end =
+              head_split + 1 == head_splits ? group : first_head_of_split(group, head_splits, head_split + 1);
+          if (!is_empty || head_split == 0) {
+            WorkTile& work_tile = work_tiles.emplace_back(of_tiles[i]);
+            work_tile.kv_head = head;
+            work_tile.head_begin = head * group + begin;
+            work_tile.head_end = head * group + (is_empty ? group : end);
+            work_tile.num_steps = count * (end - begin);
+            work_tile.num_head_splits = is_empty ? 1 : head_splits;
+            work_tile.head_split = head_split;
+            int32_t& accum_tile = slab_of[i * num_heads + static_cast<size_t>(head)];
+            if (work_tile.num_head_splits > 1 && head_split == 0) accum_tile = num_accum_tiles++;
+            work_tile.accum_tile = accum_tile;
+            if (before != nullptr) before->push_back(scheduled_before);
+          }
+          begin = end;
+          if (++head_split == head_splits) ++head, head_split = begin = 0;
+        }
+      });
   if (before != nullptr && dealt > 0) {
     for (double& share : *before) share /= dealt;
   }
-  return num_slabs;
+  return num_accum_tiles;
 }
 
 /// Which query tiles the runs visit.
@@ -225,13 +229,14 @@ void fill_run_tiles(WorkList& work) {
     return tile;
   };
   work.run_tiles.reserve(work.runs.size());
-  for (const TileRun& run : work.runs) work.run_tiles.push_back({tile_of(run.k_begin), tile_of(run.k_end - 1) + 1, 0});
+  for (const TileRange& run : work.runs)
+    work.run_tiles.push_back({tile_of(run.k_begin), tile_of(run.k_end - 1) + 1, 0});
 }
 
 }  // namespace
 
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys, const DealingOptions& options) {
+                        const GpuModel& gpu, const LateKeys& late_keys, const TileScheduleOptions& options) {
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
@@ -247,7 +252,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   }
 
   Extents extents = measure_extents(tiles, work.run_tiles);
-  if (extents.item.empty()) return work;
+  if (extents.work_tile.empty()) return work;
   const double spread = length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   const Direction direction = choose_direction(extents);
   const Visits visits = visits_of(extents);
@@ -255,36 +260,38 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
                                  static_cast<int64_t>(work.q_tiles.size()));
   const std::vector<double> arrives =
       arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
-  const std::vector<Item> of_tiles = items_of_tiles(tiles, extents, covered.keys);
+  const std::vector<WorkTile> of_tiles = work_tiles_of_tiles(tiles, extents, covered.keys);
   AttnShape all_groups = shape;
   all_groups.num_heads_q *= options.num_groups;
   all_groups.num_heads_kv *= options.num_groups;
   const auto choose = [&](Extents& in_order, bool deterministic) {
-    if (options.by_rule) return dealing_by_rule(in_order, shape, gpu, deterministic);
-    const Dealing how =
-        options.given ? *options.given : choose_dealing(in_order, spread, all_groups, gpu, arrives, deterministic);
+    if (options.by_rule) return heuristic_tile_schedule(in_order, shape, gpu, deterministic);
+    const TileSchedule how = options.given
+                                 ? *options.given
+                                 : choose_tile_schedule(in_order, spread, all_groups, gpu, arrives, deterministic);
     // Its sections are sorted by pieces of different lengths: heads see tiles in orders that add_turns does not know.
-    TANGRAM_ASSERT(!deterministic || how.parts_of_rest == 0);
+    TANGRAM_ASSERT(!deterministic || how.guided_divisor == 0);
     return how;
   };
   TANGRAM_ASSERT(options.num_groups == 1 || (options.calls == BackwardCalls::kDefault && late_keys.empty()));
-  const auto add_items = [&](std::vector<Item>& items, const Extents& in_order, const Dealing& how) {
-    std::vector<double>* const before = options.num_groups > 1 ? &work.dealt_before : nullptr;
-    work.num_slabs = std::max(work.num_slabs, deal_items(items, of_tiles, in_order, shape, how, options, before));
+  const auto add_work_tiles = [&](std::vector<WorkTile>& work_tiles, const Extents& in_order, const TileSchedule& how) {
+    std::vector<double>* const before = options.num_groups > 1 ? &work.scheduled_before : nullptr;
+    work.num_accum_tiles =
+        std::max(work.num_accum_tiles, emit_work_tiles(work_tiles, of_tiles, in_order, shape, how, options, before));
   };
   work.walk = work.deterministic_walk = {direction.descending, direction.same_begin};
   // Only keys that come late change the order.
   Extents late_order, late_deterministic_order;
   Extents& in_order = arrives.empty() ? extents : late_order = extents;
-  const Dealing how = choose(in_order, options.calls == BackwardCalls::kDeterministic);
-  add_items(work.items, in_order, how);
-  if (options.calls != BackwardCalls::kDeterministic) work.walk.heads_inside = how.heads_inside;
+  const TileSchedule how = choose(in_order, options.calls == BackwardCalls::kDeterministic);
+  add_work_tiles(work.work_tiles, in_order, how);
+  if (options.calls != BackwardCalls::kDeterministic) work.walk.heads_innermost = how.heads_innermost;
   if (options.calls == BackwardCalls::kBoth) {
     Extents& deterministic_order = arrives.empty() ? extents : late_deterministic_order = extents;
-    Dealing deterministic = choose(deterministic_order, true);
-    deterministic.heads_inside = how.heads_inside;  // no matter of items
+    TileSchedule deterministic = choose(deterministic_order, true);
+    deterministic.heads_innermost = how.heads_innermost;  // no matter of items
     if (deterministic != how || deterministic_order.order != in_order.order) {
-      add_items(work.deterministic_items, deterministic_order, deterministic);
+      add_work_tiles(work.deterministic_work_tiles, deterministic_order, deterministic);
     }
   }
   if (options.calls != BackwardCalls::kDefault) add_turns(work);

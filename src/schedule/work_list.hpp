@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "machine/gpu_model.hpp"
-#include "schedule/dealing.hpp"
-#include "schedule/key_items.hpp"
+#include "schedule/key_work_tiles.hpp"
 #include "schedule/late_keys.hpp"
+#include "schedule/tile_schedule.hpp"
 #include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/slice.hpp"
@@ -22,28 +22,28 @@ namespace tangram::schedule {
 
 struct WorkList {
   /// Of default calls, or, of BackwardCalls::kDeterministic, of deterministic ones.
-  std::vector<Item> items;
+  std::vector<WorkTile> work_tiles;
   /// BackwardCalls::kBoth: as deterministic calls are dealt; empty: as items.
-  std::vector<Item> deterministic_items;
-  std::vector<TileRun> runs;  ///< those of the tile list
-  std::vector<RunTiles> run_tiles;
+  std::vector<WorkTile> deterministic_work_tiles;
+  std::vector<TileRange> runs;  ///< those of the tile list
+  std::vector<RangeQueryTiles> run_tiles;
   std::vector<QueryTile> q_tiles;
   std::vector<RowInterval> intervals;
   std::vector<uint64_t> covered_queries;  ///< empty where every query sees a key, else as Params wants it
-  int32_t num_slabs = 0;
-  Walk walk, deterministic_walk;           ///< of the two kinds of items, in the same direction
-  bool zeroed_sums = true;                 ///< dq is added to zeros, else the first addition stores
-  std::vector<TurnSegment> turn_segments;  ///< of all runs, in deterministic calls; empty where there are none
-  int32_t num_masks = 1;                   ///< see NOTE [tables of masks]
-  /// With DealingOptions::num_groups, of each of `items`: what share of all steps is dealt before it.
-  std::vector<double> dealt_before;
+  int32_t num_accum_tiles = 0;
+  Walk walk, deterministic_walk;                  ///< of the two kinds of items, in the same direction
+  bool zeroed_sums = true;                        ///< dq is added to zeros, else the first addition stores
+  std::vector<DqOrderSegment> dq_order_segments;  ///< of all runs, in deterministic calls; empty where there are none
+  int32_t num_masks = 1;                          ///< see NOTE [tables of masks]
+  /// With TileScheduleOptions::num_groups, of each of `items`: what share of all steps is dealt before it.
+  std::vector<double> scheduled_before;
 };
 
-struct DealingOptions {
+struct TileScheduleOptions {
   BackwardCalls calls = BackwardCalls::kBoth;
-  /// So dealt instead of as choose_dealing finds, for measurements (benchmarks/schedule/time_dealings.cpp).
-  std::optional<Dealing> given;
-  /// By dealing_by_rule, as lists that a GPU builds; of default calls.
+  /// So dealt instead of as choose_tile_schedule finds, for measurements (benchmarks/schedule/time_dealings.cpp).
+  std::optional<TileSchedule> given;
+  /// By heuristic_tile_schedule, as lists that a GPU builds; of default calls.
   bool by_rule = false;
   /// The mask is that of one of so many head groups, each of the shape, that one launch computes: items are chosen and
   /// dealt as if all groups saw it, and those of group `group` are kept, its heads counted from 0. Of default calls.
@@ -51,10 +51,10 @@ struct DealingOptions {
   int group = 0;
 };
 
-/// Items of all KV heads, in the order of dealing that `choose_dealing` finds for the GPU; where keys
+/// WorkTiles of all KV heads, in the order of dealing that `choose_tile_schedule` finds for the GPU; where keys
 /// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
 /// shape that follows the mask, with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys = {}, const DealingOptions& options = {});
+                        const GpuModel& gpu, const LateKeys& late_keys = {}, const TileScheduleOptions& options = {});
 
 }  // namespace tangram::schedule

@@ -245,7 +245,7 @@ int64_t most_tiles(const Mask& mask, int cp_size, int64_t tile_rows) {
     const TileList list =
         schedule::build_tile_list(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows, {128, 128, true});
     int64_t tiles = 0;
-    for (const TileRun& run : list.runs) tiles += (run.k_end - run.k_begin + 127) / 128;
+    for (const TileRange& run : list.runs) tiles += (run.k_end - run.k_begin + 127) / 128;
     most = std::max(most, tiles);
   }
   return most;

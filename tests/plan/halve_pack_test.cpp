@@ -151,9 +151,9 @@ int64_t backward_steps(std::span<const AttnSlice> slices, int64_t num_queries, i
   const TileList tiles = schedule::build_tile_list(by_keys, num_keys, num_queries, {128, 64, true});
   const AttnShape shape{num_queries, num_keys, 1, 1, 128, 128, DType::kBFloat16};
   const schedule::WorkList work =
-      schedule::make_work_list(tiles, slices, shape, {}, {}, {.given = schedule::Dealing{}});
+      schedule::make_work_list(tiles, slices, shape, {}, {}, {.given = schedule::TileSchedule{}});
   int64_t steps = 0;
-  for (const schedule::Item& item : work.items) steps += item.num_steps;
+  for (const schedule::WorkTile& work_tile : work.work_tiles) steps += work_tile.num_steps;
   return steps;
 }
 

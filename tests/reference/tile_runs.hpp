@@ -12,7 +12,7 @@
 namespace tangram::reference {
 
 /// The keys that `row` sees in a run.
-inline RowInterval interval_of(const TileList& list, const TileItem& item, const TileRun& run, int32_t row) {
+inline RowInterval interval_of(const TileList& list, const MaskTile& item, const TileRange& run, int32_t row) {
   if (run.interval_begin >= 0) {
     return list.intervals[static_cast<size_t>(run.interval_begin + row - item.row_begin)];
   }
@@ -21,10 +21,10 @@ inline RowInterval interval_of(const TileList& list, const TileItem& item, const
 }
 
 /// Tiles of keys that an item walks.
-inline int64_t steps_of(const TileList& list, const TileItem& item) {
+inline int64_t steps_of(const TileList& list, const MaskTile& item) {
   int64_t steps = 0;
   for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    const TileRun& run = list.runs[static_cast<size_t>(r)];
+    const TileRange& run = list.runs[static_cast<size_t>(r)];
     steps += (run.k_end - run.k_begin + list.shape.block_n - 1) / list.shape.block_n;
   }
   return steps;

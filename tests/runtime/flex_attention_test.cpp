@@ -73,7 +73,7 @@ TEST(FlexAttention, BuildsTheTileListThatTheBackendAsksFor) {
   ASSERT_TRUE(backend.tile_list.has_value());
   EXPECT_EQ(backend.tile_list->shape, (TileShape{16, 32}));
   EXPECT_EQ(backend.tile_list->seqlen_q, 40);
-  EXPECT_EQ(backend.tile_list->items.size(), 3u);  // 16 + 16 + 8 rows
+  EXPECT_EQ(backend.tile_list->work_tiles.size(), 3u);  // 16 + 16 + 8 rows
 }
 
 TEST(FlexAttention, RejectsSlicesThatATileListCannotBeBuiltFrom) {

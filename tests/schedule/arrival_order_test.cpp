@@ -20,12 +20,12 @@ namespace {
 /// The cells of a list, each once; keys outside their run or masked keys called full fail.
 reference::Cells cells_of(const TileList& list) {
   reference::Cells seen(list.seqlen_q, list.seqlen_k);
-  for (const TileItem& item : list.items) {
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = list.runs[static_cast<size_t>(r)];
+  for (const MaskTile& work_tile : list.work_tiles) {
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+      const TileRange& run = list.runs[static_cast<size_t>(r)];
       EXPECT_LT(run.k_begin, run.k_end);
-      for (int32_t row = item.row_begin; row < item.row_end; ++row) {
-        const RowInterval keys = reference::interval_of(list, item, run, row);
+      for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) {
+        const RowInterval keys = reference::interval_of(list, work_tile, run, row);
         for (int32_t key = keys.begin; key < keys.end; ++key) {
           EXPECT_TRUE(run.k_begin <= key && key < run.k_end);
           seen.add({{row, row + 1}, {key, key + 1}});
@@ -40,7 +40,7 @@ reference::Cells cells_of(const TileList& list) {
 }
 
 /// Turn of the latest key of a run.
-size_t turn_of(const TileRun& run, const std::vector<KeyArrival>& arrivals) {
+size_t turn_of(const TileRange& run, const std::vector<KeyArrival>& arrivals) {
   size_t turn = 0;
   for (size_t i = 0; i < arrivals.size(); ++i) {
     if (!intersect(arrivals[i].keys, {run.k_begin, run.k_end}).empty()) turn = i + 1;
@@ -50,7 +50,7 @@ size_t turn_of(const TileRun& run, const std::vector<KeyArrival>& arrivals) {
 
 int64_t steps_of(const TileList& list) {
   int64_t steps = 0;
-  for (const TileItem& item : list.items) steps += reference::steps_of(list, item);
+  for (const MaskTile& work_tile : list.work_tiles) steps += reference::steps_of(list, work_tile);
   return steps;
 }
 
@@ -58,43 +58,44 @@ TEST(ArrivalOrder, CutsLieBetweenTiles) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 16}, {8, 100})}, 16, 100, {16, 16});
   // Tiles begin at 8, 24, 40, 56, 72 and 88. Of the second the last keys come third, of the fifth second.
   order_by_arrival(list, std::vector<KeyArrival>{{{90, 100}, 0}, {{60, 80}, 1}, {{30, 50}, 2}}, 1);
-  ASSERT_EQ(list.items.size(), 1U);
+  ASSERT_EQ(list.work_tiles.size(), 1U);
   std::vector<Range> runs;
-  for (int32_t r = list.items[0].run_begin; r < list.items[0].run_end; ++r) {
+  for (int32_t r = list.work_tiles[0].run_begin; r < list.work_tiles[0].run_end; ++r) {
     runs.push_back({list.runs[static_cast<size_t>(r)].k_begin, list.runs[static_cast<size_t>(r)].k_end});
   }
   EXPECT_EQ(runs, (std::vector<Range>{{8, 24}, {88, 100}, {56, 88}, {24, 56}}));
 }
 
-TEST(ArrivalOrder, FirstItemsComputeWhatIsThereFirst) {
+TEST(ArrivalOrder, FirstWorkTilesComputeWhatIsThereFirst) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 64}, {0, 96})}, 64, 96, {16, 16});
   const std::vector<KeyArrival> arrivals = {{{64, 96}, 1}, {{0, 32}, 0}};  // 32 to 64 are there
   order_by_arrival(list, arrivals, 2);
-  ASSERT_EQ(list.items.size(), 4U);
+  ASSERT_EQ(list.work_tiles.size(), 4U);
   for (size_t i = 0; i < 2; ++i) {
-    const TileItem& item = list.items[i];
-    ASSERT_EQ(item.run_end - item.run_begin, 3);
-    const TileRun* runs = list.runs.data() + item.run_begin;
+    const MaskTile& work_tile = list.work_tiles[i];
+    ASSERT_EQ(work_tile.run_end - work_tile.run_begin, 3);
+    const TileRange* runs = list.runs.data() + work_tile.run_begin;
     EXPECT_EQ(runs[0].k_begin, 32);
     EXPECT_EQ(runs[0].full_end, 64);
     EXPECT_EQ(runs[1].k_begin, 64);
     EXPECT_EQ(runs[2].k_begin, 0);
     EXPECT_EQ(runs[2].k_end, 32);
   }
-  EXPECT_EQ(list.items[2].run_end - list.items[2].run_begin, 1);
+  EXPECT_EQ(list.work_tiles[2].run_end - list.work_tiles[2].run_begin, 1);
 }
 
-TEST(ArrivalOrder, ItemsWithMoreKeysPresentMoveAhead) {
+TEST(ArrivalOrder, WorkTilesWithMoreKeysPresentMoveAhead) {
   // Longest first, the last rows lead; but their keys are late, and those of the second tile are all there.
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
-  ASSERT_EQ(list.items[0].row_begin, 48);
+  ASSERT_EQ(list.work_tiles[0].row_begin, 48);
   order_by_arrival(list, std::vector<KeyArrival>{{{32, 64}, 0}}, 1);
-  EXPECT_EQ(list.items[0].row_begin, 48) << "a tie keeps the longest first";
-  EXPECT_EQ(list.items[0].run_end - list.items[0].run_begin, 2);
+  EXPECT_EQ(list.work_tiles[0].row_begin, 48) << "a tie keeps the longest first";
+  EXPECT_EQ(list.work_tiles[0].run_end - list.work_tiles[0].run_begin, 2);
   list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
   order_by_arrival(list, std::vector<KeyArrival>{{{0, 48}, 0}}, 1);
-  EXPECT_EQ(list.items[0].row_begin, 48) << "the only one with keys that are there";
-  const std::vector<int32_t> rest = {list.items[1].row_begin, list.items[2].row_begin, list.items[3].row_begin};
+  EXPECT_EQ(list.work_tiles[0].row_begin, 48) << "the only one with keys that are there";
+  const std::vector<int32_t> rest = {list.work_tiles[1].row_begin, list.work_tiles[2].row_begin,
+                                     list.work_tiles[3].row_begin};
   EXPECT_EQ(rest, (std::vector<int32_t>{32, 16, 0})) << "the others stay longest first";
 }
 
@@ -123,15 +124,15 @@ TEST(ArrivalOrder, KeepsTheMaskWhateverArrivesWhen) {
       key = end + draw(0, 10);
     }
     std::shuffle(arrivals.begin(), arrivals.end(), rng);
-    const size_t num_items = list.items.size();
+    const size_t num_work_tiles = list.work_tiles.size();
     const int64_t num_steps = steps_of(list);
     const int64_t first_wave = draw(0, 6);
     order_by_arrival(list, arrivals, first_wave);
-    ASSERT_EQ(list.items.size(), num_items);
+    ASSERT_EQ(list.work_tiles.size(), num_work_tiles);
     EXPECT_EQ(cells_of(list), expected);
     EXPECT_EQ(steps_of(list), num_steps);
-    for (size_t i = 0; i < std::min(num_items, static_cast<size_t>(first_wave)); ++i) {
-      for (int32_t r = list.items[i].run_begin + 1; r < list.items[i].run_end; ++r) {
+    for (size_t i = 0; i < std::min(num_work_tiles, static_cast<size_t>(first_wave)); ++i) {
+      for (int32_t r = list.work_tiles[i].run_begin + 1; r < list.work_tiles[i].run_end; ++r) {
         EXPECT_LE(turn_of(list.runs[static_cast<size_t>(r) - 1], arrivals),
                   turn_of(list.runs[static_cast<size_t>(r)], arrivals));
       }

@@ -150,8 +150,8 @@ inline void run_build(const BlockBuild& build, const BlockLists& lists) {
 struct SeenBlocks {
   struct Forward {
     int32_t head_group, row_begin, row_end;
-    std::vector<int32_t> keys;    // of the groups of the gathered run
-    std::vector<TileRun> others;  // runs that are not gathered
+    std::vector<int32_t> keys;      // of the groups of the gathered run
+    std::vector<TileRange> others;  // runs that are not gathered
     friend bool operator==(const Forward&, const Forward&) = default;
   };
   struct Backward {
@@ -162,11 +162,11 @@ struct SeenBlocks {
   };
   /// With keys at rest.
   struct Keys {
-    Item item;  // without places of runs
-    std::vector<TileRun> runs;
+    WorkTile work_tile;  // without places of runs
+    std::vector<TileRange> runs;
     std::vector<std::pair<int32_t, int32_t>> tiles;  // of each
     friend bool operator==(const Keys& a, const Keys& b) {
-      return std::memcmp(&a.item, &b.item, sizeof(Item)) == 0 && a.runs == b.runs && a.tiles == b.tiles;
+      return std::memcmp(&a.work_tile, &b.work_tile, sizeof(WorkTile)) == 0 && a.runs == b.runs && a.tiles == b.tiles;
     }
   };
   std::vector<Forward> forward;
@@ -190,14 +190,14 @@ struct SeenBlocks {
       return keys;
     };
     const bool has_forward = layout.capacity().passes != AttnPasses::kBackward;
-    const bool has_backward = layout.capacity().passes != AttnPasses::kForward && !layout.keys_rest();
-    if (layout.keys_rest()) see_keys(layout.keys(), image);
-    for (int64_t i = 0; has_forward && i < layout.num_items(0); ++i) {
-      const TileItem& item = reinterpret_cast<const TileItem*>(image + layout.forward_items())[i];
-      const int32_t group = reinterpret_cast<const int32_t*>(image + layout.item_groups())[i];
-      Forward seen{group, item.row_begin, item.row_end, {}, {}};
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const TileRun& run = reinterpret_cast<const TileRun*>(image + layout.runs())[r];
+    const bool has_backward = layout.capacity().passes != AttnPasses::kForward && !layout.kv_stationary();
+    if (layout.kv_stationary()) see_keys(layout.keys(), image);
+    for (int64_t i = 0; has_forward && i < layout.num_work_tiles(0); ++i) {
+      const MaskTile& work_tile = reinterpret_cast<const MaskTile*>(image + layout.forward_work_tiles())[i];
+      const int32_t group = reinterpret_cast<const int32_t*>(image + layout.work_tile_groups())[i];
+      Forward seen{group, work_tile.row_begin, work_tile.row_end, {}, {}};
+      for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+        const TileRange& run = reinterpret_cast<const TileRange*>(image + layout.runs())[r];
         if (run.group_begin < 0) {
           seen.others.push_back(run);
         } else {
@@ -207,11 +207,15 @@ struct SeenBlocks {
       }
       forward.push_back(std::move(seen));
     }
-    for (int64_t i = 0; has_backward && i < layout.num_items(1); ++i) {
-      const GroupItem& item = reinterpret_cast<const GroupItem*>(image + layout.backward_items())[i];
-      Backward seen{item.head_group, item.row_begin, item.row_end, keys_of(item.group_begin, item.num_groups), {}};
-      const int rows_of_mask = (item.row_end - item.row_begin) * (kBlockTileRows / layout.tile_rows());
-      for (int32_t m = item.mask_begin; m < item.mask_begin + item.num_masked; ++m) {
+    for (int64_t i = 0; has_backward && i < layout.num_work_tiles(1); ++i) {
+      const GroupWorkTile& work_tile = reinterpret_cast<const GroupWorkTile*>(image + layout.backward_work_tiles())[i];
+      Backward seen{work_tile.head_group,
+                    work_tile.row_begin,
+                    work_tile.row_end,
+                    keys_of(work_tile.group_begin, work_tile.num_groups),
+                    {}};
+      const int rows_of_mask = (work_tile.row_end - work_tile.row_begin) * (kBlockTileRows / layout.tile_rows());
+      for (int32_t m = work_tile.mask_begin; m < work_tile.mask_begin + work_tile.num_masked; ++m) {
         for (const RowBits& key : reinterpret_cast<const GroupMask*>(image)[m].keys) {
           for (int r = 0; r < rows_of_mask; ++r) seen.masks.push_back(key.words[r / 32] >> r % 32 & 1);
         }
@@ -222,14 +226,14 @@ struct SeenBlocks {
 
  private:
   void see_keys(const KeyImage& at, const std::byte* image) {
-    for (int32_t i = 0; i < at.dealing().num_items(); ++i) {
-      Keys seen{reinterpret_cast<const Item*>(image + at.items())[i], {}, {}};
-      for (int32_t r = seen.item.run_begin; r < seen.item.run_end; ++r) {
-        const RunTiles& tiles = reinterpret_cast<const RunTiles*>(image + at.run_tiles())[r];
-        seen.runs.push_back(reinterpret_cast<const TileRun*>(image + at.runs())[r]);
+    for (int32_t i = 0; i < at.dealing().num_work_tiles(); ++i) {
+      Keys seen{reinterpret_cast<const WorkTile*>(image + at.work_tiles())[i], {}, {}};
+      for (int32_t r = seen.work_tile.run_begin; r < seen.work_tile.run_end; ++r) {
+        const RangeQueryTiles& tiles = reinterpret_cast<const RangeQueryTiles*>(image + at.run_tiles())[r];
+        seen.runs.push_back(reinterpret_cast<const TileRange*>(image + at.runs())[r]);
         seen.tiles.emplace_back(tiles.first, tiles.end);
       }
-      seen.item.run_begin = seen.item.run_end = 0;
+      seen.work_tile.run_begin = seen.work_tile.run_end = 0;
       keys.push_back(std::move(seen));
     }
     for (int32_t i = 0; i < at.num_q_tiles(); ++i) {
@@ -267,7 +271,8 @@ class BuiltBlocks {
                       const std::vector<std::vector<AttnSlice>>& by_keys = {}) {
     std::vector<BlockMask> masks;
     for (const auto& of_group : slices) masks.push_back(layout_.make(of_group));
-    for (size_t g = 0; layout_.keys_rest() && g < by_keys.size(); ++g) masks[g].keys = layout_.keys().make(by_keys[g]);
+    for (size_t g = 0; layout_.kv_stationary() && g < by_keys.size(); ++g)
+      masks[g].keys = layout_.keys().make(by_keys[g]);
     layout_.check(masks);
     std::memset(wanted_.data(), 0, layout_.bytes());
     EXPECT_LE(layout_.write(wanted_.data(), masks), layout_.bytes());

@@ -136,31 +136,32 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
 
 // Whatever the mask, items are as many: of each tile of keys every query head is in one, with all steps that its mask
 // has there, and of one that nobody sees one item for each K/V head writes zeros.
-TEST(BlockLists, ItemsOfKeysAtRestAreDealtHeadByHead) {
+TEST(BlockLists, WorkTilesOfKeysAtRestAreDealtHeadByHead) {
   std::mt19937 rng(12);
   for (const int multiprocessors : {1, 16, 132}) {
     BlockCase c = at_rest_case(block_case(1100, 1104, 16, 4, 32, 128, 2));
     c.gpu.multiprocessors = multiprocessors;
     BuiltBlocks images(c);
     const KeyImage& keys = images.layout().keys();
-    const KeyDealing& dealing = keys.dealing();
-    EXPECT_EQ(dealing.pieces, multiprocessors == 1 ? 2 : 4);
-    ASSERT_EQ(dealing.num_items(), 9 * 4 * dealing.pieces);
+    const KeyTileSchedule& dealing = keys.dealing();
+    EXPECT_EQ(dealing.head_splits, multiprocessors == 1 ? 2 : 4);
+    ASSERT_EQ(dealing.num_work_tiles(), 9 * 4 * dealing.head_splits);
     const BlockChoice choice = random_block_choice(rng, c);
     ASSERT_EQ(images.build(choice.table()).problem, Problem::kNone);
-    const auto* const items = reinterpret_cast<const Item*>(images.image() + keys.items());
+    const auto* const work_tiles = reinterpret_cast<const WorkTile*>(images.image() + keys.work_tiles());
     std::map<std::pair<int, int>, int> steps, rows;  // by query head and tile, by K/V head and tile
-    for (int i = 0; i < dealing.num_items(); ++i) {
-      const Item& item = items[i];
-      EXPECT_EQ(item.kv_head, i / (9 * dealing.pieces)) << "one K/V head after the other";
+    for (int i = 0; i < dealing.num_work_tiles(); ++i) {
+      const WorkTile& work_tile = work_tiles[i];
+      EXPECT_EQ(work_tile.kv_head, i / (9 * dealing.head_splits)) << "one K/V head after the other";
       if (i % 9 != 0) {
-        EXPECT_GE(items[i - 1].num_steps, item.num_steps) << "most steps first";
+        EXPECT_GE(work_tiles[i - 1].num_steps, work_tile.num_steps) << "most steps first";
       }
-      const int tile = item.row_begin / kKeyTileRows;
-      EXPECT_LT(item.slab, keys.num_slabs());
-      if (item.num_steps == 0 || item.piece == 0) rows[{item.kv_head, tile}] += item.row_end - item.row_begin;
-      for (int head = item.head_begin; head < item.head_end; ++head) {
-        steps[{head, tile}] += item.num_steps / (item.head_end - item.head_begin);
+      const int tile = work_tile.row_begin / kKeyTileRows;
+      EXPECT_LT(work_tile.accum_tile, keys.num_accum_tiles());
+      if (work_tile.num_steps == 0 || work_tile.head_split == 0)
+        rows[{work_tile.kv_head, tile}] += work_tile.row_end - work_tile.row_begin;
+      for (int head = work_tile.head_begin; head < work_tile.head_end; ++head) {
+        steps[{head, tile}] += work_tile.num_steps / (work_tile.head_end - work_tile.head_begin);
       }
     }
     for (const auto& [place, count] : rows) EXPECT_EQ(count, std::min(128, 1104 - place.second * 128));
@@ -193,8 +194,8 @@ TEST(BlockLists, KeysAtRestOfMasksOfTheHost) {
     const SeenBlocks seen(layout, images.image());
     int num_runs = 0;
     for (const SeenBlocks::Keys& keys : seen.keys) {
-      const bool of_halves = (keys.item.kv_head == 1) == (second == halves);
-      for (const TileRun& run : keys.runs) {
+      const bool of_halves = (keys.work_tile.kv_head == 1) == (second == halves);
+      for (const TileRange& run : keys.runs) {
         ++num_runs;
         ASSERT_EQ(run.interval_begin >= 0, of_halves);
         if (!of_halves) continue;
@@ -204,7 +205,7 @@ TEST(BlockLists, KeysAtRestOfMasksOfTheHost) {
         }
       }
     }
-    EXPECT_EQ(num_runs, layout.keys().dealing().pieces * (4 + 1));
+    EXPECT_EQ(num_runs, layout.keys().dealing().head_splits * (4 + 1));
   }
   const std::vector<AttnSlice> of_few{AttnSlice::full({0, 160}, {0, 128})};
   EXPECT_EQ(message_of<InvalidArgument>([&] { layout.make(of_few); }),

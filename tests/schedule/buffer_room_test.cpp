@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/buffer_room.hpp"
-
 #include <gtest/gtest.h>
 
+#include "schedule/buffer_capacity.hpp"
 #include "support/message_of.hpp"
 
 namespace tangram::schedule {
@@ -15,8 +14,8 @@ TEST(BufferRoom, LargeBlocksCountAsSlicesOf128Rows) {
   EXPECT_FALSE(fills_steps({.block_size = 64}));
   EXPECT_FALSE(fills_steps({.block_size = 128, .head_groups = 2})) << "each has blocks of its own";
   EXPECT_TRUE(fills_steps({.block_size = 384}));
-  EXPECT_EQ(room_of_lists({.documents = 9}), (MaskCapacity{.documents = 9, .slices = 9}));
-  EXPECT_EQ(room_of_lists({.slices = 7, .block_size = 384}),
+  EXPECT_EQ(list_capacity({.documents = 9}), (MaskCapacity{.documents = 9, .slices = 9}));
+  EXPECT_EQ(list_capacity({.slices = 7, .block_size = 384}),
             (MaskCapacity{.documents = 1, .slices = 21, .block_size = 384}));
 }
 
@@ -24,7 +23,7 @@ TEST(BufferRoom, NamesWhatToMakeLarger) {
   const AttnShape shape{256, 256, 4, 2, 128, 128, DType::kBFloat16};
   const int32_t list[4] = {};
   const auto refusal = [&](const MaskData& data, const MaskCapacity& capacity) {
-    return support::message_of([&] { check_room(data, shape, room_of_lists(capacity)); });
+    return support::message_of([&] { check_capacity(data, shape, list_capacity(capacity)); });
   };
   EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 2, .block_size = 128}, {.slices = 4}), "nothing was thrown");
   EXPECT_EQ(

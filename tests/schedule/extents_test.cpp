@@ -62,17 +62,17 @@ TEST(Extents, OrdersAreThoseOfSorting) {
   }
 }
 
-double walked_spread(const TileList& tiles, const std::vector<RunTiles>& run_tiles, int64_t num_q_tiles) {
+double walked_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles, int64_t num_q_tiles) {
   const int64_t samples = std::min<int64_t>(64, num_q_tiles);
   double deviation = 0, sum = 0;
   for (int64_t s = 0; s < samples; ++s) {
     const int64_t tile = (2 * s + 1) * num_q_tiles / (2 * samples);
     std::vector<int64_t> lengths;
-    for (const TileItem& item : tiles.items) {
+    for (const MaskTile& work_tile : tiles.work_tiles) {
       int64_t length = 0;
       bool meets = false;
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const RunTiles& run = run_tiles[static_cast<size_t>(r)];
+      for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+        const RangeQueryTiles& run = run_tiles[static_cast<size_t>(r)];
         meets |= run.first <= tile && tile < run.end;
         length += run.end - run.first;
       }
@@ -90,22 +90,22 @@ double walked_spread(const TileList& tiles, const std::vector<RunTiles>& run_til
   return sum == 0 ? 0 : 0.85 * deviation / sum;
 }
 
-TEST(Extents, SpreadIsThatOfAWalkOverAllItems) {
+TEST(Extents, SpreadIsThatOfAWalkOverAllWorkTiles) {
   std::mt19937 rng(4);
   for (int trial = 0; trial < 500; ++trial) {
     const int64_t num_q_tiles = rng() % 200;
     TileList tiles;
-    std::vector<RunTiles> run_tiles;
-    for (unsigned items = rng() % 20; items > 0 && num_q_tiles > 0; --items) {
-      TileItem item;
-      item.run_begin = static_cast<int32_t>(run_tiles.size());
+    std::vector<RangeQueryTiles> run_tiles;
+    for (unsigned work_tiles = rng() % 20; work_tiles > 0 && num_q_tiles > 0; --work_tiles) {
+      MaskTile work_tile;
+      work_tile.run_begin = static_cast<int32_t>(run_tiles.size());
       for (unsigned runs = rng() % 4; runs > 0; --runs) {  // which may share tiles
         const auto first = static_cast<int32_t>(rng() % static_cast<uint64_t>(num_q_tiles));
         const auto left = static_cast<uint64_t>(num_q_tiles - first);
         run_tiles.push_back({first, first + 1 + static_cast<int32_t>(rng() % left), 0});
       }
-      item.run_end = static_cast<int32_t>(run_tiles.size());
-      tiles.items.push_back(item);
+      work_tile.run_end = static_cast<int32_t>(run_tiles.size());
+      tiles.work_tiles.push_back(work_tile);
     }
     ASSERT_EQ(length_spread(tiles, run_tiles, num_q_tiles), walked_spread(tiles, run_tiles, num_q_tiles)) << trial;
   }

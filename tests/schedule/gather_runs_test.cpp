@@ -15,7 +15,7 @@ namespace tangram::schedule {
 namespace {
 
 /// Keys of a run in the order in which a kernel multiplies them.
-std::vector<int32_t> keys_of(const GatheredList& list, const TileRun& run) {
+std::vector<int32_t> keys_of(const GatheredList& list, const TileRange& run) {
   std::vector<int32_t> keys;
   for (int32_t k = run.k_begin; k < run.k_end; ++k) {
     if (run.group_begin < 0) {
@@ -28,13 +28,14 @@ std::vector<int32_t> keys_of(const GatheredList& list, const TileRun& run) {
   return keys;
 }
 
-std::set<std::pair<int32_t, int32_t>> cells(const TileItem& item, const TileRun& run, const std::vector<int32_t>& keys,
+std::set<std::pair<int32_t, int32_t>> cells(const MaskTile& work_tile, const TileRange& run,
+                                            const std::vector<int32_t>& keys,
                                             const std::vector<RowInterval>& intervals) {
   std::set<std::pair<int32_t, int32_t>> result;
-  for (int32_t row = item.row_begin; row < item.row_end; ++row) {
+  for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) {
     RowInterval seen{0, 0};
     if (run.interval_begin >= 0) {
-      seen = intervals[static_cast<size_t>(run.interval_begin + row - item.row_begin)];
+      seen = intervals[static_cast<size_t>(run.interval_begin + row - work_tile.row_begin)];
     } else if (run.row_begin <= row && row < run.row_end) {
       seen = {std::max(run.slice_k_begin, row + run.min_diag), std::min(run.slice_k_end, row + run.max_diag + 1)};
     }
@@ -45,10 +46,10 @@ std::set<std::pair<int32_t, int32_t>> cells(const TileItem& item, const TileRun&
   return result;
 }
 
-int64_t steps_of(const TileItem& item, const std::vector<TileRun>& runs, int64_t block_n) {
+int64_t steps_of(const MaskTile& work_tile, const std::vector<TileRange>& runs, int64_t block_n) {
   int64_t steps = 0;
-  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    const TileRun& run = runs[static_cast<size_t>(r)];
+  for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+    const TileRange& run = runs[static_cast<size_t>(r)];
     steps += (run.k_end - run.k_begin + block_n - 1) / block_n;
   }
   return steps;
@@ -80,22 +81,22 @@ TEST(GatherRuns, KeepsEveryCellAndOrder) {
     const std::optional<GatheredList> list = gather_runs(tiles);
     if (!list) continue;
     ++gathered;
-    ASSERT_EQ(list->items.size(), tiles.items.size());
+    ASSERT_EQ(list->work_tiles.size(), tiles.work_tiles.size());
     std::set<std::pair<int32_t, int32_t>> before, after;
     size_t in_runs = 0;
-    for (const TileItem& item : tiles.items) {
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const TileRun& run = tiles.runs[static_cast<size_t>(r)];
-        before.merge(cells(item, run, keys_of(*list, run), tiles.intervals));
+    for (const MaskTile& work_tile : tiles.work_tiles) {
+      for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+        const TileRange& run = tiles.runs[static_cast<size_t>(r)];
+        before.merge(cells(work_tile, run, keys_of(*list, run), tiles.intervals));
       }
     }
     int64_t last = INT64_MAX;
-    for (const TileItem& item : list->items) {
-      EXPECT_LE(steps_of(item, list->runs, tiles.shape.block_n), last) << "longest first";
-      last = steps_of(item, list->runs, tiles.shape.block_n);
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const TileRun& run = list->runs[static_cast<size_t>(r)];
-        std::set<std::pair<int32_t, int32_t>> seen = cells(item, run, keys_of(*list, run), tiles.intervals);
+    for (const MaskTile& work_tile : list->work_tiles) {
+      EXPECT_LE(steps_of(work_tile, list->runs, tiles.shape.block_n), last) << "longest first";
+      last = steps_of(work_tile, list->runs, tiles.shape.block_n);
+      for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+        const TileRange& run = list->runs[static_cast<size_t>(r)];
+        std::set<std::pair<int32_t, int32_t>> seen = cells(work_tile, run, keys_of(*list, run), tiles.intervals);
         in_runs += seen.size();
         after.merge(seen);
       }
@@ -120,8 +121,8 @@ TEST(GatherRuns, StepsAreFull) {
   const TileList tiles = build_tile_list(slices, 64, 2048, {16, 128});
   const std::optional<GatheredList> list = gather_runs(tiles);
   ASSERT_TRUE(list.has_value());
-  for (const TileItem& item : tiles.items) EXPECT_EQ(steps_of(item, tiles.runs, 128), 16);
-  for (const TileItem& item : list->items) EXPECT_EQ(steps_of(item, list->runs, 128), 8);
+  for (const MaskTile& work_tile : tiles.work_tiles) EXPECT_EQ(steps_of(work_tile, tiles.runs, 128), 16);
+  for (const MaskTile& work_tile : list->work_tiles) EXPECT_EQ(steps_of(work_tile, list->runs, 128), 8);
   EXPECT_EQ(list->groups.size(), 64u) << "the four tiles share their groups";
 }
 
@@ -149,12 +150,12 @@ TEST(GatherRuns, KnowsTilesThatCutBlocks) {
   const TileList whole = build_tile_list(slices, 1024, 2048, {.block_m = 24, .block_n = 128, .anew_every = 128});
   EXPECT_FALSE(cuts_blocks(whole));
   const GatheredList same = gather_none(whole);
-  EXPECT_EQ(same.items, whole.items);
+  EXPECT_EQ(same.work_tiles, whole.work_tiles);
   EXPECT_EQ(same.runs, whole.runs);
   EXPECT_TRUE(same.groups.empty());
   TileList by_arrival = cut;
-  std::swap(by_arrival.items.front(), by_arrival.items.back());
-  by_arrival.items.front().run_end = by_arrival.items.front().run_begin;
+  std::swap(by_arrival.work_tiles.front(), by_arrival.work_tiles.back());
+  by_arrival.work_tiles.front().run_end = by_arrival.work_tiles.front().run_begin;
   EXPECT_FALSE(cuts_blocks(by_arrival));
   EXPECT_FALSE(cuts_blocks(build_tile_list({}, 1024, 2048, {24, 128})));
 }
@@ -164,10 +165,11 @@ TEST(GatherRuns, KeepsAnOrderThatIsNotByLength) {
   for (int64_t q = 0; q < 64; q += 16)
     for (int64_t k = 0; k < 512 + q * 8; k += 64) slices.push_back(AttnSlice::full({q, q + 16}, {k, k + 32}));
   TileList tiles = build_tile_list(slices, 64, 1024, {16, 128});
-  std::swap(tiles.items[0], tiles.items[2]);  // as arrival of keys may want it
+  std::swap(tiles.work_tiles[0], tiles.work_tiles[2]);  // as arrival of keys may want it
   const std::optional<GatheredList> list = gather_runs(tiles);
   ASSERT_TRUE(list.has_value());
-  for (size_t i = 0; i < tiles.items.size(); ++i) EXPECT_EQ(list->items[i].row_begin, tiles.items[i].row_begin);
+  for (size_t i = 0; i < tiles.work_tiles.size(); ++i)
+    EXPECT_EQ(list->work_tiles[i].row_begin, tiles.work_tiles[i].row_begin);
 }
 
 }  // namespace

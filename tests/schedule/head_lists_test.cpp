@@ -58,12 +58,12 @@ std::vector<HeadProblem> head_problems() {
       documents{AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
                 AttnSlice::causal({300, 333}, {300, 333})},
       inverse{AttnSlice::inv_causal({0, 500}, {0, 500})};
-  const AttnShape four = shape_of_heads(500, 500, 4, 4), grouped = shape_of_heads(500, 500, 16, 4);
+  const AttnShape four = shape_of_heads(500, 500, 4, 4), by_document = shape_of_heads(500, 500, 16, 4);
   const AttnShape few = shape_of_heads(16, 9000, 16, 2), blocks = shape_of_heads(256, 512, 16, 2);
   std::vector<HeadProblem> all{
       {"a head each", four, {causal, documents, {}, inverse}},
-      {"four query heads each", grouped, {causal, documents, {}, inverse}, 8},
-      {"two K/V heads each", grouped, {documents, inverse}},
+      {"four query heads each", by_document, {causal, documents, {}, inverse}, 8},
+      {"two K/V heads each", by_document, {documents, inverse}},
       {"few rows", few, {{AttnSlice::full({0, 16}, {0, 9000})}, {AttnSlice::full({3, 9}, {0, 4000})}}},
       {"blocks", blocks, {}},
   };
@@ -85,7 +85,7 @@ WorkList joined_work(const HeadProblem& p, BackwardCalls calls) {
 }
 
 /// The key that position `k` of a run stands for.
-int32_t key_of(const HeadLists& lists, const TileRun& run, int32_t k) {
+int32_t key_of(const HeadLists& lists, const TileRange& run, int32_t k) {
   if (run.group_begin < 0) return k;
   const int32_t entry = lists.key_groups[static_cast<size_t>(run.group_begin + k / kGroupKeys)];
   return (entry < 0 ? ~entry : entry) + k % kGroupKeys;
@@ -103,19 +103,19 @@ TEST(HeadLists, EveryHeadGroupShowsTheCellsOfItsMaskOnce) {
     const HeadLists lists = join_tiles(tiles, p.shape, p.shape.num_heads_kv, p.gpu(), {tiles});
     in_parts += lists.part_tiles.empty() ? 0 : 1;
     gathered += lists.key_groups.empty() ? 0 : 1;
-    ASSERT_EQ(lists.item_groups.size(), lists.items.size());
+    ASSERT_EQ(lists.work_tile_groups.size(), lists.work_tiles.size());
     const TileList runs{.shape = tiles[0].shape, .runs = lists.runs, .intervals = lists.intervals};
     for (int group = 0; group < p.shape.num_heads_kv; ++group) {
       reference::Cells seen(p.shape.seqlen_q, p.shape.seqlen_k);
       std::map<int32_t, int> owners;  // whole tiles and parts of each row
-      for (size_t i = 0; i < lists.items.size(); ++i) {
-        if (lists.item_groups[i] != group) continue;
-        const TileItem& item = lists.items[i];
-        for (int32_t row = item.row_begin; row < item.row_end; ++row) {
+      for (size_t i = 0; i < lists.work_tiles.size(); ++i) {
+        if (lists.work_tile_groups[i] != group) continue;
+        const MaskTile& work_tile = lists.work_tiles[i];
+        for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) {
           ++owners[row];
-          for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-            const TileRun& run = lists.runs[static_cast<size_t>(r)];
-            const RowInterval keys = reference::interval_of(runs, item, run, row);
+          for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+            const TileRange& run = lists.runs[static_cast<size_t>(r)];
+            const RowInterval keys = reference::interval_of(runs, work_tile, run, row);
             for (int32_t k = keys.begin; k < keys.end; ++k) {
               const int32_t key = key_of(lists, run, k);
               seen.add({{row, row + 1}, {key, key + 1}});
@@ -141,11 +141,12 @@ TEST(HeadLists, PartsOfAHeadGroupHaveRowsOfTheirOwn) {
   std::vector<TileList> tiles;
   for (const auto& mask : p.masks) tiles.push_back(build_tile_list(mask, 16, 9000, {16, 128}));
   const HeadLists lists = join_tiles(tiles, p.shape, 2, p.gpu(), {tiles});
-  ASSERT_EQ(lists.part_rows.size(), lists.items.size());
+  ASSERT_EQ(lists.part_rows.size(), lists.work_tiles.size());
   std::set<std::pair<int32_t, int32_t>> taken;  // head group, row
-  for (size_t i = 0; i < lists.items.size(); ++i) {
-    for (int32_t row = 0; lists.part_rows[i] >= 0 && row < lists.items[i].row_end - lists.items[i].row_begin; ++row) {
-      ASSERT_TRUE(taken.emplace(lists.item_groups[i], lists.part_rows[i] + row).second);
+  for (size_t i = 0; i < lists.work_tiles.size(); ++i) {
+    for (int32_t row = 0; lists.part_rows[i] >= 0 && row < lists.work_tiles[i].row_end - lists.work_tiles[i].row_begin;
+         ++row) {
+      ASSERT_TRUE(taken.emplace(lists.work_tile_groups[i], lists.part_rows[i] + row).second);
       EXPECT_LT(lists.part_rows[i] + row, lists.num_part_rows);
     }
   }
@@ -159,24 +160,26 @@ TEST(HeadLists, PartsOfAHeadGroupHaveRowsOfTheirOwn) {
   EXPECT_EQ(merged, taken);
 }
 
-TEST(HeadLists, ItemsOfAllMasksComeLongestFirst) {
+TEST(HeadLists, WorkTilesOfAllMasksComeLongestFirst) {
   const HeadProblem p = head_problems()[1];
   std::vector<TileList> tiles;
   for (const auto& mask : p.masks) tiles.push_back(build_tile_list(mask, 500, 500, {32, 128}));
   const HeadLists lists = join_tiles(tiles, p.shape, 4, p.gpu(), {tiles});
   const TileList runs{.shape = tiles[0].shape, .runs = lists.runs};
   std::vector<int64_t> steps;
-  for (const TileItem& item : lists.items) steps.push_back(reference::steps_of(runs, item));
+  for (const MaskTile& work_tile : lists.work_tiles) steps.push_back(reference::steps_of(runs, work_tile));
   EXPECT_TRUE(std::is_sorted(steps.rbegin(), steps.rend()));
 }
 
 /// Calls visit(query tile, segment) as the kernel walks the tiles of an item.
 template <typename Visit>
-void walk_item(const WorkList& work, const Item& item, const Visit& visit) {
-  const bool descending = (item.flags & kItemDescending) != 0;
-  for (int32_t i = item.run_begin; i < item.run_end; ++i) {
-    const RunTiles& run = work.run_tiles[static_cast<size_t>(descending ? item.run_end - 1 - (i - item.run_begin) : i)];
-    const TurnSegment* segment = work.turn_segments.empty() ? nullptr : &work.turn_segments[size_t(run.segment)];
+void walk_work_tile(const WorkList& work, const WorkTile& work_tile, const Visit& visit) {
+  const bool descending = (work_tile.flags & kWorkTileDescending) != 0;
+  for (int32_t i = work_tile.run_begin; i < work_tile.run_end; ++i) {
+    const RangeQueryTiles& run =
+        work.run_tiles[static_cast<size_t>(descending ? work_tile.run_end - 1 - (i - work_tile.run_begin) : i)];
+    const DqOrderSegment* segment =
+        work.dq_order_segments.empty() ? nullptr : &work.dq_order_segments[size_t(run.segment)];
     for (int32_t j = 0; j < run.end - run.first; ++j) {
       const int32_t tile = descending ? run.end - 1 - j : run.first + j;
       if (segment != nullptr && j > 0 && segment[1].first_tile == tile) ++segment;
@@ -185,7 +188,7 @@ void walk_item(const WorkList& work, const Item& item, const Visit& visit) {
   }
 }
 
-void expect_cells_of_heads(const HeadProblem& p, const WorkList& work, const std::vector<Item>& items) {
+void expect_cells_of_heads(const HeadProblem& p, const WorkList& work, const std::vector<WorkTile>& work_tiles) {
   const TileList runs{.shape = kKeysFirst, .runs = work.runs, .intervals = work.intervals};
   const auto tiles_of_table = static_cast<int32_t>(work.q_tiles.size()) / p.num_masks();
   const int per_mask = p.shape.num_heads_q / p.num_masks(), group = p.shape.num_heads_q / p.shape.num_heads_kv;
@@ -193,19 +196,19 @@ void expect_cells_of_heads(const HeadProblem& p, const WorkList& work, const std
     const int mask = head / per_mask;
     reference::Cells seen(p.shape.seqlen_q, p.shape.seqlen_k);
     std::set<int32_t> keys;
-    for (const Item& item : items) {
-      if (head < item.head_begin || head >= item.head_end) continue;
-      ASSERT_EQ(item.kv_head, head / group);
-      const TileItem tile{item.row_begin, item.row_end, item.run_begin, item.run_end};
+    for (const WorkTile& work_tile : work_tiles) {
+      if (head < work_tile.head_begin || head >= work_tile.head_end) continue;
+      ASSERT_EQ(work_tile.kv_head, head / group);
+      const MaskTile tile{work_tile.row_begin, work_tile.row_end, work_tile.run_begin, work_tile.run_end};
       int64_t steps = 0;
-      walk_item(work, item, [&](int32_t q_tile, const TurnSegment*) {
+      walk_work_tile(work, work_tile, [&](int32_t q_tile, const DqOrderSegment*) {
         ++steps;
         ASSERT_EQ(q_tile / tiles_of_table, mask);
       });
-      ASSERT_EQ(item.num_steps, steps * (item.head_end - item.head_begin));
-      for (int32_t key = item.row_begin; key < item.row_end; ++key) {
+      ASSERT_EQ(work_tile.num_steps, steps * (work_tile.head_end - work_tile.head_begin));
+      for (int32_t key = work_tile.row_begin; key < work_tile.row_end; ++key) {
         ASSERT_TRUE(keys.insert(key).second);
-        for (int32_t r = item.run_begin; r < item.run_end; ++r) {
+        for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
           const RowInterval rows = reference::interval_of(runs, tile, work.runs[size_t(r)], key);
           for (int32_t row = rows.begin; row < rows.end; ++row) seen.add({{row, row + 1}, {key, key + 1}});
         }
@@ -220,8 +223,8 @@ TEST(HeadLists, EveryQueryHeadWalksTheCellsOfItsMaskBackwards) {
   for (const HeadProblem& p : head_problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = joined_work(p, BackwardCalls::kBoth);
-    expect_cells_of_heads(p, work, work.items);
-    expect_cells_of_heads(p, work, work.deterministic_items);
+    expect_cells_of_heads(p, work, work.work_tiles);
+    expect_cells_of_heads(p, work, work.deterministic_work_tiles);
   }
 }
 
@@ -231,7 +234,7 @@ TEST(HeadLists, TablesCoverAllRowsAndNoTwoSlabsMeet) {
     const WorkList work = joined_work(p, BackwardCalls::kDefault);
     const int per_mask = p.shape.num_heads_q / p.num_masks();
     const auto tiles = static_cast<int32_t>(work.q_tiles.size()) / p.num_masks();
-    const int64_t slabs = slab_tables(p.shape.num_heads_q, p.num_masks()) * tiles;
+    const int64_t accum_tiles = slab_tables(p.shape.num_heads_q, p.num_masks()) * tiles;
     std::set<int64_t> taken;
     for (int head = 0; head < p.shape.num_heads_q; ++head) {
       int32_t end = 0;
@@ -239,13 +242,13 @@ TEST(HeadLists, TablesCoverAllRowsAndNoTwoSlabsMeet) {
         const int32_t at = head / per_mask * tiles + t;
         ASSERT_EQ(work.q_tiles[size_t(at)].row_begin, end);
         end = work.q_tiles[size_t(at)].row_end;
-        const int64_t slab = int64_t{head} * slab_stride(tiles, per_mask) + at;
-        ASSERT_TRUE(slab < slabs && taken.insert(slab).second);
+        const int64_t accum_tile = int64_t{head} * slab_stride(tiles, per_mask) + at;
+        ASSERT_TRUE(accum_tile < accum_tiles && taken.insert(accum_tile).second);
       }
       EXPECT_EQ(end, p.shape.seqlen_q);
     }
     if (per_mask == 1) {
-      EXPECT_EQ(static_cast<int64_t>(taken.size()), slabs);
+      EXPECT_EQ(static_cast<int64_t>(taken.size()), accum_tiles);
     }
     EXPECT_TRUE(work.covered_queries.empty() || work.covered_queries.size() == work.q_tiles.size());
   }
@@ -257,10 +260,12 @@ TEST(HeadLists, TurnsFollowTheOrderOfDealing) {
     for (const BackwardCalls calls : {BackwardCalls::kBoth, BackwardCalls::kDeterministic}) {
       const WorkList work = joined_work(p, calls);
       std::map<std::pair<int32_t, int32_t>, int32_t> added;  // query head, query tile
-      for (const Item& item : calls == BackwardCalls::kBoth ? work.deterministic_items : work.items) {
-        for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-          walk_item(work, item, [&](int32_t tile, const TurnSegment* segment) {
-            ASSERT_EQ(segment->turn, (added[{head, tile}]++)) << "item at key " << item.row_begin << ", head " << head;
+      for (const WorkTile& work_tile :
+           calls == BackwardCalls::kBoth ? work.deterministic_work_tiles : work.work_tiles) {
+        for (int32_t head = work_tile.head_begin; head < work_tile.head_end; ++head) {
+          walk_work_tile(work, work_tile, [&](int32_t tile, const DqOrderSegment* segment) {
+            ASSERT_EQ(segment->turn, (added[{head, tile}]++))
+                << "item at key " << work_tile.row_begin << ", head " << head;
           });
         }
       }
@@ -268,22 +273,22 @@ TEST(HeadLists, TurnsFollowTheOrderOfDealing) {
   }
 }
 
-TEST(HeadLists, PiecesOfAnItemComeInOrderAndShareASlabWithNoOthers) {
+TEST(HeadLists, PiecesOfAnWorkTileComeInOrderAndShareASlabWithNoOthers) {
   HeadProblem p = head_problems()[2];
   p.multiprocessors = 64;
   const WorkList work = joined_work(p, BackwardCalls::kDefault);
-  std::map<int32_t, std::vector<const Item*>> pieces;  // by slab
-  for (const Item& item : work.items) {
-    if (item.num_pieces > 1) pieces[item.slab].push_back(&item);
+  std::map<int32_t, std::vector<const WorkTile*>> head_splits;  // by slab
+  for (const WorkTile& work_tile : work.work_tiles) {
+    if (work_tile.num_head_splits > 1) head_splits[work_tile.accum_tile].push_back(&work_tile);
   }
-  EXPECT_FALSE(pieces.empty());
-  for (const auto& [slab, items] : pieces) {
-    EXPECT_LT(slab, work.num_slabs);
-    ASSERT_EQ(static_cast<int32_t>(items.size()), items[0]->num_pieces);
-    for (size_t i = 0; i < items.size(); ++i) {
-      EXPECT_EQ(items[i]->piece, static_cast<int32_t>(i));
-      EXPECT_EQ(items[i]->kv_head, items[0]->kv_head);
-      EXPECT_EQ(items[i]->row_begin, items[0]->row_begin);
+  EXPECT_FALSE(head_splits.empty());
+  for (const auto& [accum_tile, work_tiles] : head_splits) {
+    EXPECT_LT(accum_tile, work.num_accum_tiles);
+    ASSERT_EQ(static_cast<int32_t>(work_tiles.size()), work_tiles[0]->num_head_splits);
+    for (size_t i = 0; i < work_tiles.size(); ++i) {
+      EXPECT_EQ(work_tiles[i]->head_split, static_cast<int32_t>(i));
+      EXPECT_EQ(work_tiles[i]->kv_head, work_tiles[0]->kv_head);
+      EXPECT_EQ(work_tiles[i]->row_begin, work_tiles[0]->row_begin);
     }
   }
 }
@@ -310,17 +315,19 @@ TEST(HeadLists, MasksThatAreEqualAreDealtAsOneMaskForAllHeads) {
         const WorkList one =
             make_work_list(transposed_list(mask, p.shape), mask, p.shape, p.gpu(), {}, {BackwardCalls::kDefault});
         EXPECT_EQ(joined.zeroed_sums, one.zeroed_sums);
-        ASSERT_EQ(joined.items.size(), one.items.size());
+        ASSERT_EQ(joined.work_tiles.size(), one.work_tiles.size());
         int most_pieces = 0;
-        for (size_t i = 0; i < one.items.size(); ++i) {
-          const Item &a = joined.items[i], &b = one.items[i];
-          ASSERT_EQ(std::tuple(a.row_begin, a.kv_head, a.head_begin, a.head_end, a.num_steps, a.piece, a.num_pieces),
-                    std::tuple(b.row_begin, b.kv_head, b.head_begin, b.head_end, b.num_steps, b.piece, b.num_pieces))
+        for (size_t i = 0; i < one.work_tiles.size(); ++i) {
+          const WorkTile &a = joined.work_tiles[i], &b = one.work_tiles[i];
+          ASSERT_EQ(std::tuple(a.row_begin, a.kv_head, a.head_begin, a.head_end, a.num_steps, a.head_split,
+                               a.num_head_splits),
+                    std::tuple(b.row_begin, b.kv_head, b.head_begin, b.head_end, b.num_steps, b.head_split,
+                               b.num_head_splits))
               << i;
-          ASSERT_EQ((a.flags & kItemHeadsInside) != 0, one.walk.heads_inside);
-          most_pieces = std::max(most_pieces, b.num_pieces);
+          ASSERT_EQ((a.flags & kWorkTileHeadsInside) != 0, one.walk.heads_innermost);
+          most_pieces = std::max(most_pieces, b.num_head_splits);
         }
-        dealings.emplace(one.walk.heads_inside, most_pieces);
+        dealings.emplace(one.walk.heads_innermost, most_pieces);
       }
     }
   }

@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-#include "schedule/dealing_forms.hpp"
+#include "schedule/tile_schedule_candidates.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -77,9 +77,9 @@ TEST(Makespan, LiesBetweenItsBounds) {
     const int group = draw.of(kGroups);
     const AttnShape shape = draw_shape(draw, group);
     const Setting in{extents, shape, {draw(0, 2) == 0 ? draw(1, 140) : 132, int64_t{50} << 20}, {}};
-    Dealing how{.pieces = draw(1, group), .together = draw(0, 4), .grouped = draw(0, 1) == 1};
-    if (!can_cut(group, how.pieces)) how.pieces = 1;
-    if (draw(0, 2) == 0) how.pieces = group, how.most_steps = draw(1, 600);
+    TileSchedule how{.head_splits = draw(1, group), .heads_in_l2 = draw(0, 4), .by_document = draw(0, 1) == 1};
+    if (!can_cut(group, how.head_splits)) how.head_splits = 1;
+    if (draw(0, 2) == 0) how.head_splits = group, how.max_steps = draw(1, 600);
     const std::optional<Bounds> bounds = makespan_bounds(in, how);
     ASSERT_TRUE(bounds);
     const double steps = makespan(in, how);
@@ -95,8 +95,8 @@ TEST(Makespan, HasNoBoundsWhereDealingsChangeTowardsTheEnd) {
   const AttnShape shape{256, 256, 8, 1, 128, 128, DType::kBFloat16};
   const std::vector<double> arrives{0, 1};
   EXPECT_FALSE(makespan_bounds({extents, shape, {}, arrives}, {}));
-  EXPECT_FALSE(makespan_bounds({extents, shape, {}, {}}, {.together = 1, .joint = 2}));
-  EXPECT_FALSE(makespan_bounds({extents, shape, {}, {}}, {.pieces = 8, .most_steps = 3, .parts_of_rest = 132}));
+  EXPECT_FALSE(makespan_bounds({extents, shape, {}, {}}, {.heads_in_l2 = 1, .last_wave_heads = 2}));
+  EXPECT_FALSE(makespan_bounds({extents, shape, {}, {}}, {.head_splits = 8, .max_steps = 3, .guided_divisor = 132}));
 }
 
 TEST(Quickest, IsTheFirstOfTheLeastMakespansHoweverFewAreKnown) {
@@ -107,13 +107,13 @@ TEST(Quickest, IsTheFirstOfTheLeastMakespansHoweverFewAreKnown) {
     const int group = draw.of(kGroups);
     const AttnShape shape = draw_shape(draw, group);
     const Setting in{extents, shape, {}, {}};
-    std::vector<Dealing> of;
+    std::vector<TileSchedule> of;
     for (int i = draw(1, 5); i > 0; --i) {
-      of.push_back({.pieces = draw(1, group), .together = draw(0, 6)});
-      if (!can_cut(group, of.back().pieces)) of.back().pieces = group;
+      of.push_back({.head_splits = draw(1, group), .heads_in_l2 = draw(0, 6)});
+      if (!can_cut(group, of.back().head_splits)) of.back().head_splits = group;
     }
-    Dealing best = of.front();
-    for (const Dealing& how : of) {
+    TileSchedule best = of.front();
+    for (const TileSchedule& how : of) {
       if (makespan(in, how) < makespan(in, best)) best = how;
     }
     const Quickest found = quickest(in, of);

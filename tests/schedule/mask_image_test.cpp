@@ -66,10 +66,10 @@ void expect_bytes(const std::vector<T>& wanted, const std::byte* at, const char*
 }
 
 /// Runs with the intervals that they point to.
-void expect_runs(const std::vector<TileRun>& wanted, const std::vector<RowInterval>& intervals, int block_rows,
+void expect_runs(const std::vector<TileRange>& wanted, const std::vector<RowInterval>& intervals, int block_rows,
                  const std::byte* image, size_t runs_at, size_t intervals_at) {
   for (size_t i = 0; i < wanted.size(); ++i) {
-    TileRun run = at<TileRun>(image, runs_at)[i];
+    TileRange run = at<TileRange>(image, runs_at)[i];
     if (run.interval_begin >= 0) {
       const auto begin = static_cast<size_t>(wanted[i].interval_begin);
       const size_t count = std::min(static_cast<size_t>(block_rows), intervals.size() - begin);
@@ -97,17 +97,17 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
       ASSERT_LE(bytes, layout.bytes());
       std::fill(image + bytes, image + layout.bytes(), std::byte{0xff});  // is not copied
       const auto& facts = *at<BackwardFacts>(image, layout.facts());
-      EXPECT_EQ(facts.num_items, static_cast<int32_t>(work.items.size()));
+      EXPECT_EQ(facts.num_work_tiles, static_cast<int32_t>(work.work_tiles.size()));
       EXPECT_EQ(facts.walk.descending, work.walk.descending);
-      EXPECT_EQ(facts.walk.heads_inside, work.walk.heads_inside);
+      EXPECT_EQ(facts.walk.heads_innermost, work.walk.heads_innermost);
       EXPECT_EQ(facts.zeroed_sums, work.zeroed_sums);
-      expect_bytes(lists.forward.items, image + layout.forward_items(), "forward items");
-      expect_bytes(work.items, image + layout.backward_items(), "items");
+      expect_bytes(lists.forward.work_tiles, image + layout.forward_work_tiles(), "forward items");
+      expect_bytes(work.work_tiles, image + layout.backward_work_tiles(), "work_tiles");
       expect_bytes(work.q_tiles, image + layout.q_tiles(), "query tiles");
       expect_runs(lists.forward.runs, lists.forward.intervals, kForward.block_m, image, layout.forward_runs(),
                   layout.intervals());
       expect_runs(work.runs, work.intervals, kBackward.block_m, image, layout.backward_runs(), layout.intervals());
-      for (const TileRun& run : work.runs) runs_with_intervals += run.interval_begin >= 0;
+      for (const TileRange& run : work.runs) runs_with_intervals += run.interval_begin >= 0;
       for (int64_t tile = 0; tile < layout.num_q_tiles(); ++tile) {
         const auto i = static_cast<size_t>(tile);
         const bool used = i < work.q_tiles.size();
@@ -116,13 +116,13 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
         EXPECT_EQ(at<uint64_t>(image, layout.covered_queries())[tile],
                   used && !work.covered_queries.empty() ? work.covered_queries[i] : ~uint64_t{0});
       }
-      const TurnSegment* in_image = at<TurnSegment>(image, layout.turn_segments());
+      const DqOrderSegment* in_image = at<DqOrderSegment>(image, layout.dq_order_segments());
       for (size_t i = 0; i < work.run_tiles.size(); ++i) {
-        const RunTiles& run = at<RunTiles>(image, layout.run_tiles())[i];
+        const RangeQueryTiles& run = at<RangeQueryTiles>(image, layout.run_tiles())[i];
         EXPECT_EQ(run.first, work.run_tiles[i].first);
         EXPECT_EQ(run.end, work.run_tiles[i].end);
         for (size_t s = 0; deterministic; ++s, ++segments) {
-          const TurnSegment& wanted = work.turn_segments[static_cast<size_t>(work.run_tiles[i].segment) + s];
+          const DqOrderSegment& wanted = work.dq_order_segments[static_cast<size_t>(work.run_tiles[i].segment) + s];
           ASSERT_EQ(in_image[static_cast<size_t>(run.segment) + s], wanted);
           if (wanted.first_tile == kNoTile) break;
         }

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/query_parts.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,19 +12,20 @@
 #include "reference/mask_cases.hpp"
 #include "reference/tile_runs.hpp"
 #include "schedule/arrival_order.hpp"
+#include "schedule/kv_splits.hpp"
 #include "schedule/tile_list.hpp"
 
 namespace tangram::schedule {
 namespace {
 
 /// What the kernel relies on in the runs of one part; adds what it shows to `seen`.
-void check_runs(const TileList& list, const TileItem& item, reference::Cells& seen) {
-  for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-    const TileRun& run = list.runs[static_cast<size_t>(r)];
+void check_runs(const TileList& list, const MaskTile& work_tile, reference::Cells& seen) {
+  for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+    const TileRange& run = list.runs[static_cast<size_t>(r)];
     ASSERT_LT(run.k_begin, run.k_end);
     std::vector<int> hits(static_cast<size_t>(run.k_end - run.k_begin));
-    for (int32_t row = item.row_begin; row < item.row_end; ++row) {
-      const RowInterval keys = reference::interval_of(list, item, run, row);
+    for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) {
+      const RowInterval keys = reference::interval_of(list, work_tile, run, row);
       for (int32_t key = keys.begin; key < keys.end; ++key) {
         ASSERT_TRUE(run.k_begin <= key && key < run.k_end);
         ++hits[static_cast<size_t>(key - run.k_begin)];
@@ -44,7 +43,7 @@ void check_runs(const TileList& list, const TileItem& item, reference::Cells& se
 void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps) {
   std::vector<int> owners(static_cast<size_t>(parts.num_rows));
   size_t num_parts = 0;
-  for (const TileItem& tile : whole.items) {
+  for (const MaskTile& tile : whole.work_tiles) {
     const auto found = std::find_if(parts.tiles.begin(), parts.tiles.end(),
                                     [&](const TileParts& one) { return one.row_begin == tile.row_begin; });
     const TileParts of_tile =
@@ -57,21 +56,21 @@ void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps
       const int32_t first_row = of_tile.first_row + p * (tile.row_end - tile.row_begin);
       size_t i = 0;
       while (i < parts.first_rows.size() &&
-             (parts.first_rows[i] != first_row || parts.list.items[i].row_begin != tile.row_begin))
+             (parts.first_rows[i] != first_row || parts.list.work_tiles[i].row_begin != tile.row_begin))
         ++i;
       ASSERT_LT(i, parts.first_rows.size());
-      const TileItem& item = parts.list.items[i];
-      ASSERT_EQ(item.row_begin, tile.row_begin);
-      ASSERT_EQ(item.row_end, tile.row_end);
-      for (int32_t k = 0; first_row >= 0 && k < item.row_end - item.row_begin; ++k) {
+      const MaskTile& work_tile = parts.list.work_tiles[i];
+      ASSERT_EQ(work_tile.row_begin, tile.row_begin);
+      ASSERT_EQ(work_tile.row_end, tile.row_end);
+      for (int32_t k = 0; first_row >= 0 && k < work_tile.row_end - work_tile.row_begin; ++k) {
         ++owners[static_cast<size_t>(first_row + k)];
       }
-      EXPECT_LE(reference::steps_of(parts.list, item), max_steps);
-      EXPECT_GE(reference::steps_of(parts.list, item), steps / of_tile.num_parts);
-      for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-        const TileRun& run = parts.list.runs[static_cast<size_t>(r)];
+      EXPECT_LE(reference::steps_of(parts.list, work_tile), max_steps);
+      EXPECT_GE(reference::steps_of(parts.list, work_tile), steps / of_tile.num_parts);
+      for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+        const TileRange& run = parts.list.runs[static_cast<size_t>(r)];
         const bool goes_on =
-            r == item.run_begin && !keys.empty() && keys.back().second == run.k_begin &&
+            r == work_tile.run_begin && !keys.empty() && keys.back().second == run.k_begin &&
             keys.back().second != whole.runs[static_cast<size_t>(tile.run_begin + keys.size() - 1)].k_end;
         if (goes_on) {
           keys.back().second = run.k_end;
@@ -82,25 +81,25 @@ void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps
     }
     ASSERT_EQ(keys.size(), static_cast<size_t>(tile.run_end - tile.run_begin));
     for (size_t r = 0; r < keys.size(); ++r) {
-      const TileRun& run = whole.runs[static_cast<size_t>(tile.run_begin) + r];
+      const TileRange& run = whole.runs[static_cast<size_t>(tile.run_begin) + r];
       EXPECT_EQ(keys[r], std::pair(run.k_begin, run.k_end));
     }
   }
-  EXPECT_EQ(num_parts, parts.list.items.size());
-  EXPECT_EQ(parts.first_rows.size(), parts.list.items.size());
+  EXPECT_EQ(num_parts, parts.list.work_tiles.size());
+  EXPECT_EQ(parts.first_rows.size(), parts.list.work_tiles.size());
   EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), parts.num_rows);
 }
 
 void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t columns, TileShape shape,
                   int64_t max_steps) {
   const TileList whole = build_tile_list(slices, rows, columns, shape);
-  const PartList parts = cut_items(whole, max_steps);
+  const PartList parts = cut_work_tiles(whole, max_steps);
   reference::Cells seen(rows, columns);
   int64_t last_steps = INT64_MAX;
-  for (const TileItem& item : parts.list.items) {
-    check_runs(parts.list, item, seen);
-    EXPECT_LE(reference::steps_of(parts.list, item), last_steps) << "parts must come longest first";
-    last_steps = reference::steps_of(parts.list, item);
+  for (const MaskTile& work_tile : parts.list.work_tiles) {
+    check_runs(parts.list, work_tile, seen);
+    EXPECT_LE(reference::steps_of(parts.list, work_tile), last_steps) << "parts must come longest first";
+    last_steps = reference::steps_of(parts.list, work_tile);
   }
   EXPECT_EQ(seen, reference::Cells(rows, columns, slices));
   check_tiles(whole, parts, max_steps);
@@ -148,14 +147,14 @@ AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
 
 std::optional<PartList> split(const std::vector<AttnSlice>& slices, const AttnShape& shape, TileShape tile,
                               int64_t num_groups) {
-  return split_items(build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, tile), shape, num_groups, kGpu);
+  return split_work_tiles(build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, tile), shape, num_groups, kGpu);
 }
 
 TEST(ForwardParts, OneRowOfLongKeysOccupiesAllMultiprocessors) {
   for (const int64_t keys : {int64_t{16384}, int64_t{131072}, int64_t{1} << 20}) {
     const auto parts = split({AttnSlice::full({0, 1}, {0, keys})}, shape_of(1, keys, 64, 8), kTile, 8);
     ASSERT_TRUE(parts.has_value());
-    const int64_t longest = reference::steps_of(parts->list, parts->list.items.front());
+    const int64_t longest = reference::steps_of(parts->list, parts->list.work_tiles.front());
     EXPECT_LE(static_cast<double>(longest) * kGpu.multiprocessors, 1.25 * static_cast<double>(keys / 128 * 8));
   }
 }
@@ -174,27 +173,27 @@ TEST(ForwardParts, KeysThatAreThereComeBeforeThoseThatAreLate) {
   const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 128}, {0, 65536})};
   TileList tiles = build_tile_list(slices, 128, 65536, kTile);
   order_by_arrival(tiles, late, kGpu.multiprocessors);
-  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
+  const auto parts = split_work_tiles(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
   ASSERT_TRUE(parts.has_value());
   std::vector<bool> waits;
-  for (const TileItem& item : parts->list.items) {
-    waits.push_back(parts->list.runs[static_cast<size_t>(item.run_end - 1)].k_end > late[0].keys.begin);
+  for (const MaskTile& work_tile : parts->list.work_tiles) {
+    waits.push_back(parts->list.runs[static_cast<size_t>(work_tile.run_end - 1)].k_end > late[0].keys.begin);
   }
   EXPECT_TRUE(std::is_sorted(waits.begin(), waits.end()));
   EXPECT_GE(std::count(waits.begin(), waits.end(), false), std::ssize(waits) / 2 - 8);
 }
 
-TEST(ForwardParts, TheLongestItemNeedNotComeFirst) {
+TEST(ForwardParts, TheLongestWorkTileNeedNotComeFirst) {
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, 16}, {0, 65536}), AttnSlice::full({16, 128}, {0, 1024})};
   TileList tiles = build_tile_list(slices, 128, 65536, kTile);
-  std::reverse(tiles.items.begin(), tiles.items.end());
-  const auto parts = split_items(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
+  std::reverse(tiles.work_tiles.begin(), tiles.work_tiles.end());
+  const auto parts = split_work_tiles(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
   ASSERT_TRUE(parts.has_value());
   ASSERT_EQ(parts->tiles.size(), 1U);
   EXPECT_GT(parts->tiles[0].num_parts, 8);
 }
 
-TEST(ForwardParts, OnlyTheItemsDealtLastAreCutOfManyOnes) {
+TEST(ForwardParts, OnlyTheWorkTilesDealtLastAreCutOfManyOnes) {
   // 86 tiles of 192 rows, 688 items on 132 multiprocessors: 5.2 waves.
   AttnShape shape = shape_of(2048, 2048, 64, 8);
   shape.head_dim = shape.head_dim_v = 64;
@@ -205,7 +204,7 @@ TEST(ForwardParts, OnlyTheItemsDealtLastAreCutOfManyOnes) {
   for (size_t i = 0; i + parts->tiles.size() < 86; ++i) EXPECT_EQ(parts->first_rows[i], -1) << "a whole tile";
 }
 
-TEST(ForwardParts, AFewItemsTooManyForTheLastWaveAreCut) {
+TEST(ForwardParts, AFewWorkTilesTooManyForTheLastWaveAreCut) {
   // 512 tiles of 16 rows, 4,096 items on 132 multiprocessors: 31 waves and four items of 64 steps.
   const auto full = split({AttnSlice::full({0, 8192}, {0, 8192})}, shape_of(8192, 8192, 64, 8), kTile, 8);
   ASSERT_TRUE(full.has_value());

@@ -12,8 +12,8 @@
 
 #include "schedule/builder/blocks.hpp"
 #include "schedule/builder/build_layout.hpp"
-#include "schedule/builder/deal_items.hpp"
 #include "schedule/builder/documents.hpp"
+#include "schedule/builder/emit_work_tiles.hpp"
 #include "schedule/builder/fill_image.hpp"
 #include "schedule/builder/ranges.hpp"
 #include "schedule/builder/turns.hpp"
@@ -127,9 +127,9 @@ inline void run_build(const SortBuild& build, const Ranges& ranges) {
 inline void expect_equal_images(const std::byte* built, const std::byte* wanted, size_t bytes) {
   const auto& a = *reinterpret_cast<const BackwardFacts*>(built);
   const auto& b = *reinterpret_cast<const BackwardFacts*>(wanted);
-  EXPECT_EQ(a.num_items, b.num_items);
+  EXPECT_EQ(a.num_work_tiles, b.num_work_tiles);
   EXPECT_EQ(a.walk.descending, b.walk.descending);
-  EXPECT_EQ(a.walk.heads_inside, b.walk.heads_inside);
+  EXPECT_EQ(a.walk.heads_innermost, b.walk.heads_innermost);
   EXPECT_EQ(a.zeroed_sums, b.zeroed_sums);
   EXPECT_EQ(std::memcmp(built + sizeof(BackwardFacts), wanted + sizeof(BackwardFacts), bytes - sizeof(BackwardFacts)),
             0);

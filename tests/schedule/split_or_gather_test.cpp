@@ -43,7 +43,7 @@ TEST(SplitOrGather, BlocksOf16OverManyRowsAreGathered) {
   // 8,192 rows were split, at 99 TFLOP/s instead of 230: parts gather nothing, and take a step for every block.
   const TileList tiles = eighth_of_blocks(8192, 8192);
   const AttnShape shape = shape_of(8192, 8192);
-  ASSERT_TRUE(split_items(tiles, shape, 8, kGpu) && gather_runs(tiles));
+  ASSERT_TRUE(split_work_tiles(tiles, shape, 8, kGpu) && gather_runs(tiles));
   const SplitOrGathered chosen = choose(tiles, shape, true);
   EXPECT_TRUE(chosen.gathered && !chosen.parts);
 }
@@ -70,13 +70,13 @@ TEST(SplitOrGather, TilesOfNoOtherKernelAreTakenWhereTheyGatherNothing) {
   ASSERT_TRUE(taken.gathered.has_value());
   EXPECT_EQ(taken.tiles, &aligned);
   EXPECT_TRUE(taken.gathered->groups.empty());
-  EXPECT_EQ(taken.gathered->items.size(), aligned.items.size());
+  EXPECT_EQ(taken.gathered->work_tiles.size(), aligned.work_tiles.size());
   const SplitOrGathered left = chosen({{&aligned, 1}, 2.0, true});  // slower
   EXPECT_FALSE(left.gathered.has_value());
   EXPECT_EQ(left.tiles, &plain);
 }
 
-TEST(SplitOrGather, ItemsOfMoreHeadGroupsAreCountedAsSuch) {
+TEST(SplitOrGather, WorkTilesOfMoreHeadGroupsAreCountedAsSuch) {
   // Kernels that gather may pack fewer heads into a tile: then each item runs so many times more.
   const TileList tiles = eighth_of_blocks(8192, 8192);
   const AttnShape shape = shape_of(8192, 8192);
@@ -99,7 +99,7 @@ TEST(SplitOrGather, OneLaunchOfSeveralMasksDoesEither) {
   const AttnShape shape = shape_of(16, 65536);
   const std::vector<AttnSlice> few{AttnSlice::full({0, 16}, {0, 16}), AttnSlice::full({0, 16}, {256, 272})};
   const std::vector<TileList> masks{eighth_of_blocks(16, 65536), build_tile_list(few, 16, 65536, {16, 128})};
-  ASSERT_TRUE(gather_runs(masks[1]) && !split_items(masks[1], shape, 8, kGpu));
+  ASSERT_TRUE(gather_runs(masks[1]) && !split_work_tiles(masks[1], shape, 8, kGpu));
   const std::vector<SplitOrGathered> chosen = split_or_gather(masks, shape, 8, kGpu, {masks});
   EXPECT_TRUE(chosen[0].parts && !chosen[0].gathered);
   EXPECT_FALSE(chosen[1].parts || chosen[1].gathered);
@@ -147,7 +147,7 @@ TEST(SplitOrGather, OrdersOfArrivalStay) {
   const std::vector<AttnSlice> slices = blocks_of_64(1024);
   TileList tiles = build_tile_list(slices, 1024, 1024, {24, 128});
   ASSERT_TRUE(may_gather(tiles));
-  std::reverse(tiles.items.begin(), tiles.items.end());  // no longer longest first
+  std::reverse(tiles.work_tiles.begin(), tiles.work_tiles.end());  // no longer longest first
   EXPECT_FALSE(may_gather(tiles));
 }
 

@@ -26,25 +26,25 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
   reference::Cells seen(rows, columns);
   std::vector<int> owners(static_cast<size_t>(rows));
   int64_t last_cost = INT64_MAX;
-  for (const TileItem& item : list.items) {
-    ASSERT_LT(item.row_begin, item.row_end);
-    ASSERT_LE(item.row_end - item.row_begin, shape.block_m);
+  for (const MaskTile& work_tile : list.work_tiles) {
+    ASSERT_LT(work_tile.row_begin, work_tile.row_end);
+    ASSERT_LE(work_tile.row_end - work_tile.row_begin, shape.block_m);
     if (!shape.follows_mask) {
-      const int64_t anew = shape.anew_every > 0 ? item.row_begin / shape.anew_every * shape.anew_every : 0;
+      const int64_t anew = shape.anew_every > 0 ? work_tile.row_begin / shape.anew_every * shape.anew_every : 0;
       const int64_t next = shape.anew_every > 0 ? anew + shape.anew_every : list.seqlen_q;
-      ASSERT_EQ((item.row_begin - anew) % shape.block_m, 0);
-      ASSERT_EQ(item.row_end, std::min<int64_t>({item.row_begin + shape.block_m, next, list.seqlen_q}));
+      ASSERT_EQ((work_tile.row_begin - anew) % shape.block_m, 0);
+      ASSERT_EQ(work_tile.row_end, std::min<int64_t>({work_tile.row_begin + shape.block_m, next, list.seqlen_q}));
     }
     int64_t cost = 0;
-    for (int32_t r = item.run_begin; r < item.run_end; ++r) {
-      const TileRun& run = list.runs[static_cast<size_t>(r)];
+    for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
+      const TileRange& run = list.runs[static_cast<size_t>(r)];
       ASSERT_LE(0, run.k_begin);
       ASSERT_LT(run.k_begin, run.k_end);
       ASSERT_LE(run.k_end, columns);
       cost += (run.k_end - run.k_begin + shape.block_n - 1) / shape.block_n;
       std::vector<int> hits(static_cast<size_t>(run.k_end - run.k_begin));
-      for (int32_t row = item.row_begin; row < item.row_end; ++row) {
-        const RowInterval keys = reference::interval_of(list, item, run, row);
+      for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) {
+        const RowInterval keys = reference::interval_of(list, work_tile, run, row);
         for (int32_t key = keys.begin; key < keys.end; ++key) {
           ASSERT_GE(key, run.k_begin);
           ASSERT_LT(key, run.k_end);
@@ -57,7 +57,7 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
       }
       EXPECT_EQ(std::count(hits.begin(), hits.end(), 0), 0) << "a key of the run is seen by no row";
     }
-    for (int32_t row = item.row_begin; row < item.row_end; ++row) ++owners[static_cast<size_t>(row)];
+    for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) ++owners[static_cast<size_t>(row)];
     EXPECT_LE(cost, last_cost) << "items must come longest first";
     last_cost = cost;
   }
@@ -78,9 +78,9 @@ void expect_exact(const std::vector<AttnSlice>& slices, int64_t rows, int64_t co
 TEST(TileList, CausalHasOneRunATileWithAnUnmaskedPart) {
   const std::vector<AttnSlice> slices{AttnSlice::causal({0, 64}, {0, 64})};
   const TileList list = build_tile_list(slices, 64, 64, {16, 16});
-  ASSERT_EQ(list.items.size(), 4U);
-  EXPECT_EQ(list.items[0].row_begin, 48);
-  const TileRun& run = list.runs[static_cast<size_t>(list.items[0].run_begin)];
+  ASSERT_EQ(list.work_tiles.size(), 4U);
+  EXPECT_EQ(list.work_tiles[0].row_begin, 48);
+  const TileRange& run = list.runs[static_cast<size_t>(list.work_tiles[0].run_begin)];
   EXPECT_EQ(run.k_begin, 0);
   EXPECT_EQ(run.k_end, 64);
   EXPECT_EQ(run.full_end, 49);
@@ -94,8 +94,8 @@ TEST(TileList, ShortDocumentsShareOneRun) {
     slices.push_back(AttnSlice::causal({doc * 10, doc * 10 + 10}, {doc * 10, doc * 10 + 10}));
   }
   const TileList list = build_tile_list(slices, 120, 120, {128, 128});
-  ASSERT_EQ(list.items.size(), 1U);
-  EXPECT_EQ(list.items[0].run_end - list.items[0].run_begin, 1);
+  ASSERT_EQ(list.work_tiles.size(), 1U);
+  EXPECT_EQ(list.work_tiles[0].run_end - list.work_tiles[0].run_begin, 1);
   EXPECT_EQ(list.intervals.size(), 120U);
   expect_exact(slices, 120, 120, {128, 128});
 }
@@ -106,16 +106,16 @@ TEST(TileList, GapsBetweenKeysMakeRuns) {
   expect_exact(slices, 16, 60, {16, 16});
 }
 
-TEST(TileList, RowsWithoutKeysHaveItemsWithoutRuns) {
+TEST(TileList, RowsWithoutKeysHaveWorkTilesWithoutRuns) {
   const TileList list = build_tile_list({}, 40, 40, {16, 16});
-  ASSERT_EQ(list.items.size(), 3U);
-  for (const TileItem& item : list.items) EXPECT_EQ(item.run_begin, item.run_end);
+  ASSERT_EQ(list.work_tiles.size(), 3U);
+  for (const MaskTile& work_tile : list.work_tiles) EXPECT_EQ(work_tile.run_begin, work_tile.run_end);
   expect_exact({}, 40, 40, {16, 16});
 }
 
 TEST(TileList, EmptySequences) {
-  EXPECT_TRUE(build_tile_list({}, 0, 10, {16, 16}).items.empty());
-  EXPECT_EQ(build_tile_list({}, 10, 0, {16, 16}).items.size(), 1U);
+  EXPECT_TRUE(build_tile_list({}, 0, 10, {16, 16}).work_tiles.empty());
+  EXPECT_EQ(build_tile_list({}, 10, 0, {16, 16}).work_tiles.size(), 1U);
 }
 
 TEST(TileList, RandomSliceSetsShowExactlyTheirCells) {
@@ -170,10 +170,11 @@ uint64_t hash_of(uint64_t hash, const TileList& list) {
     hash ^= hash >> 29;
   };
   for (const int32_t begin : list.key_tiles) add(begin);
-  for (const TileItem& item : list.items) {
-    for (const int32_t value : {item.row_begin, item.row_end, item.run_begin, item.run_end}) add(value);
+  for (const MaskTile& work_tile : list.work_tiles) {
+    for (const int32_t value : {work_tile.row_begin, work_tile.row_end, work_tile.run_begin, work_tile.run_end})
+      add(value);
   }
-  for (const TileRun& run : list.runs) {
+  for (const TileRange& run : list.runs) {
     for (const int32_t value : {run.k_begin, run.k_end, run.full_begin, run.full_end, run.row_begin, run.row_end,
                                 run.slice_k_begin, run.slice_k_end, run.min_diag, run.max_diag, run.interval_begin}) {
       add(value);
@@ -228,7 +229,8 @@ TEST(TileList, FollowsDocumentsWhereThatSavesTiles) {
   }
   const auto begins = [&](TileShape shape) {
     std::vector<int32_t> rows;
-    for (const TileItem& item : build_tile_list(documents, 250, 250, shape).items) rows.push_back(item.row_begin);
+    for (const MaskTile& work_tile : build_tile_list(documents, 250, 250, shape).work_tiles)
+      rows.push_back(work_tile.row_begin);
     std::sort(rows.begin(), rows.end());
     return rows;
   };
@@ -256,7 +258,7 @@ TEST(TileList, BeginsAnewEverySoManyRows) {
   expect_exact(slices, 200, 500, {.block_m = 24, .block_n = 32, .anew_every = 1000});
   // Rows of a tile that begins with a block see one kind of rows alone.
   const TileList list = build_tile_list({slices.data(), 2}, 64, 500, {.block_m = 24, .block_n = 32, .anew_every = 64});
-  ASSERT_EQ(list.items.size(), 3U);
+  ASSERT_EQ(list.work_tiles.size(), 3U);
   EXPECT_TRUE(list.intervals.empty());
   EXPECT_THROW(build_tile_list(slices, 200, 500, {24, 32, true, 64}), InvalidArgument);
   EXPECT_THROW(build_tile_list(slices, 200, 500, {24, 32, false, -1}), InvalidArgument);
@@ -278,7 +280,7 @@ TEST(TileList, BoundsFarFromTheRowsDoNotOverflow) {
   const int64_t rows = (int64_t{1} << 31) - (int64_t{1} << 16);
   const std::vector<AttnSlice> slices{AttnSlice::full({rows - 10, rows}, {rows - 20, rows})};
   const TileList list = build_tile_list(slices, rows, rows, {1 << 24, 128});
-  for (const TileRun& run : list.runs) {
+  for (const TileRange& run : list.runs) {
     EXPECT_LE(int64_t{run.row_end} + run.max_diag + 1, INT32_MAX);
     EXPECT_GE(int64_t{run.row_begin} + run.min_diag, INT32_MIN);
     EXPECT_EQ(run.k_begin, rows - 20);

@@ -13,8 +13,8 @@
 #include <tuple>
 #include <vector>
 
-#include "schedule/dealing.hpp"
 #include "schedule/tile_list.hpp"
+#include "schedule/tile_schedule.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -34,11 +34,11 @@ WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, cons
 std::vector<std::pair<int64_t, int>> dealt(int64_t rows, bool late) {
   const AttnShape shape{rows, 12288, 64, 8, 128, 128, DType::kBFloat16};
   const KeyArrival arrival{{0, 8192}, 0};
-  std::vector<std::pair<int64_t, int>> items;
+  std::vector<std::pair<int64_t, int>> work_tiles;
   const WorkList work =
       make({AttnSlice::causal({0, rows}, {0, 12288})}, shape, late ? LateKeys({&arrival, 1}, 12288) : LateKeys());
-  for (const Item& item : work.items) items.emplace_back(item.row_begin, item.head_begin);
-  return items;
+  for (const WorkTile& work_tile : work.work_tiles) work_tiles.emplace_back(work_tile.row_begin, work_tile.head_begin);
+  return work_tiles;
 }
 
 struct Problem {
@@ -79,33 +79,33 @@ std::vector<Problem> problems() {
   };
 }
 
-const std::vector<Item>& deterministic_items(const WorkList& work) {
-  return work.deterministic_items.empty() ? work.items : work.deterministic_items;
+const std::vector<WorkTile>& deterministic_work_tiles(const WorkList& work) {
+  return work.deterministic_work_tiles.empty() ? work.work_tiles : work.deterministic_work_tiles;
 }
 
-void expect_all_dealt_once(const std::vector<Item>& items, int32_t num_slabs, int group) {
+void expect_all_dealt_once(const std::vector<WorkTile>& work_tiles, int32_t num_accum_tiles, int group) {
   std::set<std::pair<int32_t, int32_t>> seen;  // (first key, query head)
   std::map<std::pair<int32_t, int32_t>, int32_t> next_piece;
   std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_slab;
-  for (const Item& item : items) {
-    EXPECT_EQ(item.head_begin / group, item.kv_head);
-    EXPECT_EQ((item.head_end - 1) / group, item.kv_head);
-    const std::pair<int32_t, int32_t> owner{item.row_begin, item.kv_head};
-    EXPECT_EQ(item.piece, next_piece[owner]++) << "a piece waits for the ones before it";
-    if (item.num_pieces > 1) {
-      EXPECT_EQ(owner_of_slab.emplace(item.slab, owner).first->second, owner);
-      EXPECT_LT(item.slab, num_slabs);
+  for (const WorkTile& work_tile : work_tiles) {
+    EXPECT_EQ(work_tile.head_begin / group, work_tile.kv_head);
+    EXPECT_EQ((work_tile.head_end - 1) / group, work_tile.kv_head);
+    const std::pair<int32_t, int32_t> owner{work_tile.row_begin, work_tile.kv_head};
+    EXPECT_EQ(work_tile.head_split, next_piece[owner]++) << "a piece waits for the ones before it";
+    if (work_tile.num_head_splits > 1) {
+      EXPECT_EQ(owner_of_slab.emplace(work_tile.accum_tile, owner).first->second, owner);
+      EXPECT_LT(work_tile.accum_tile, num_accum_tiles);
     }
-    if (item.num_steps == 0) {
-      EXPECT_EQ(item.num_pieces, 1);
+    if (work_tile.num_steps == 0) {
+      EXPECT_EQ(work_tile.num_head_splits, 1);
       continue;
     }
-    for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-      EXPECT_TRUE(seen.emplace(item.row_begin, head).second);
+    for (int32_t head = work_tile.head_begin; head < work_tile.head_end; ++head) {
+      EXPECT_TRUE(seen.emplace(work_tile.row_begin, head).second);
     }
   }
-  for (const Item& item : items) {
-    EXPECT_EQ((next_piece[{item.row_begin, item.kv_head}]), item.num_pieces);
+  for (const WorkTile& work_tile : work_tiles) {
+    EXPECT_EQ((next_piece[{work_tile.row_begin, work_tile.kv_head}]), work_tile.num_head_splits);
   }
 }
 
@@ -114,14 +114,14 @@ TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
     SCOPED_TRACE(p.name);
     const WorkList work = make(p.slices, p.shape);
     const int group = p.shape.num_heads_q / p.shape.num_heads_kv;
-    expect_all_dealt_once(work.items, work.num_slabs, group);
-    expect_all_dealt_once(deterministic_items(work), work.num_slabs, group);
+    expect_all_dealt_once(work.work_tiles, work.num_accum_tiles, group);
+    expect_all_dealt_once(deterministic_work_tiles(work), work.num_accum_tiles, group);
   }
 }
 
-bool same_items(const std::vector<Item>& a, const std::vector<Item>& b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const Item& x, const Item& y) {
-           return std::memcmp(&x, &y, sizeof(Item)) == 0;
+bool same_work_tiles(const std::vector<WorkTile>& a, const std::vector<WorkTile>& b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](const WorkTile& x, const WorkTile& y) {
+           return std::memcmp(&x, &y, sizeof(WorkTile)) == 0;
          });
 }
 
@@ -131,42 +131,42 @@ TEST(BackwardWorkList, ListsForOneKindOfCallsAreThoseOfListsForBoth) {
     const WorkList both = make(p.slices, p.shape);
     const WorkList usual = make(p.slices, p.shape, {}, BackwardCalls::kDefault);
     const WorkList deterministic = make(p.slices, p.shape, {}, BackwardCalls::kDeterministic);
-    EXPECT_TRUE(same_items(usual.items, both.items));
-    EXPECT_TRUE(same_items(deterministic.items, deterministic_items(both)));
-    EXPECT_TRUE(usual.deterministic_items.empty() && usual.turn_segments.empty());
-    EXPECT_TRUE(deterministic.deterministic_items.empty());
-    EXPECT_EQ(deterministic.turn_segments, both.turn_segments);
-    EXPECT_EQ(std::max(usual.num_slabs, deterministic.num_slabs), both.num_slabs);
-    EXPECT_EQ(usual.walk.heads_inside, both.walk.heads_inside);
-    EXPECT_EQ(deterministic.walk.heads_inside, both.deterministic_walk.heads_inside);
+    EXPECT_TRUE(same_work_tiles(usual.work_tiles, both.work_tiles));
+    EXPECT_TRUE(same_work_tiles(deterministic.work_tiles, deterministic_work_tiles(both)));
+    EXPECT_TRUE(usual.deterministic_work_tiles.empty() && usual.dq_order_segments.empty());
+    EXPECT_TRUE(deterministic.deterministic_work_tiles.empty());
+    EXPECT_EQ(deterministic.dq_order_segments, both.dq_order_segments);
+    EXPECT_EQ(std::max(usual.num_accum_tiles, deterministic.num_accum_tiles), both.num_accum_tiles);
+    EXPECT_EQ(usual.walk.heads_innermost, both.walk.heads_innermost);
+    EXPECT_EQ(deterministic.walk.heads_innermost, both.deterministic_walk.heads_innermost);
     EXPECT_EQ(deterministic.walk.descending, both.deterministic_walk.descending);
   }
 }
 
 // Pieces of different lengths would wait for each other's additions.
 TEST(BackwardWorkList, OnlyCallsThatMayAddInAnyOrderTakePiecesByLength) {
-  const auto pieces_of = [](const std::vector<Item>& items) {
+  const auto pieces_of = [](const std::vector<WorkTile>& work_tiles) {
     std::map<int32_t, int32_t> least_steps;  // of a whole item, by its number of pieces
-    for (const Item& item : items) {
-      const int32_t steps = item.num_steps * item.num_pieces;
-      const auto at = least_steps.emplace(item.num_pieces, steps).first;
+    for (const WorkTile& work_tile : work_tiles) {
+      const int32_t steps = work_tile.num_steps * work_tile.num_head_splits;
+      const auto at = least_steps.emplace(work_tile.num_head_splits, steps).first;
       at->second = std::min(at->second, steps);
     }
     return least_steps;
   };
   const WorkList work = make(documents_of_a_rank(), {4096, 4096, 64, 8, 128, 128, DType::kBFloat16});
-  const std::map<int32_t, int32_t> least_steps = pieces_of(work.items);
+  const std::map<int32_t, int32_t> least_steps = pieces_of(work.work_tiles);
   ASSERT_GE(least_steps.size(), 3u);
   for (auto at = least_steps.begin(); std::next(at) != least_steps.end(); ++at) {
     EXPECT_LT(at->second, std::next(at)->second) << "longer tiles are in more pieces";
   }
-  EXPECT_EQ(pieces_of(work.deterministic_items).size(), 1u);
+  EXPECT_EQ(pieces_of(work.deterministic_work_tiles).size(), 1u);
 }
 
 /// Query tiles of a run in the order of the walk, with their turns.
-std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const RunTiles& run) {
+std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const RangeQueryTiles& run) {
   std::vector<std::pair<int32_t, int32_t>> turns;
-  const TurnSegment* segment = &work.turn_segments[static_cast<size_t>(run.segment)];
+  const DqOrderSegment* segment = &work.dq_order_segments[static_cast<size_t>(run.segment)];
   for (int32_t i = 0; i < run.end - run.first; ++i) {
     const int32_t tile = work.walk.descending ? run.end - 1 - i : run.first + i;
     if (i > 0 && segment[1].first_tile == tile) ++segment;
@@ -182,12 +182,12 @@ TEST(BackwardWorkList, TurnsFollowTheOrderOfDealingForEveryHead) {
     const WorkList work = make(p.slices, p.shape);
     EXPECT_EQ(work.walk.descending, work.deterministic_walk.descending);
     std::map<std::pair<int32_t, int32_t>, int32_t> added;  // (query head, query tile)
-    for (const Item& item : deterministic_items(work)) {
-      for (int32_t head = item.head_begin; head < item.head_end; ++head) {
-        for (int32_t i = item.run_begin; i < item.run_end; ++i) {
-          const int32_t r = work.walk.descending ? item.run_end - 1 - (i - item.run_begin) : i;
+    for (const WorkTile& work_tile : deterministic_work_tiles(work)) {
+      for (int32_t head = work_tile.head_begin; head < work_tile.head_end; ++head) {
+        for (int32_t i = work_tile.run_begin; i < work_tile.run_end; ++i) {
+          const int32_t r = work.walk.descending ? work_tile.run_end - 1 - (i - work_tile.run_begin) : i;
           for (const auto& [tile, turn] : turns_of(work, work.run_tiles[static_cast<size_t>(r)])) {
-            ASSERT_EQ(turn, (added[{head, tile}]++)) << "item at key " << item.row_begin << ", head " << head;
+            ASSERT_EQ(turn, (added[{head, tile}]++)) << "item at key " << work_tile.row_begin << ", head " << head;
           }
         }
       }
@@ -199,30 +199,30 @@ TEST(BackwardWorkList, TurnsOfLongMasksAreFew) {
   constexpr int64_t kRows = int64_t{1} << 20;
   const AttnShape shape{kRows, kRows, 8, 8, 128, 128, DType::kBFloat16};
   // One segment and its end for each of the 8,192 key tiles.
-  EXPECT_EQ(make({AttnSlice::full({0, kRows}, {0, kRows})}, shape).turn_segments.size(), 2u * 8192);
-  EXPECT_EQ(make({AttnSlice::causal({0, kRows}, {0, kRows})}, shape).turn_segments.size(), 2u * 8192);
+  EXPECT_EQ(make({AttnSlice::full({0, kRows}, {0, kRows})}, shape).dq_order_segments.size(), 2u * 8192);
+  EXPECT_EQ(make({AttnSlice::causal({0, kRows}, {0, kRows})}, shape).dq_order_segments.size(), 2u * 8192);
   // A window of 1,024 keys: at most one segment for each of the 18 or 19 query tiles of an item.
-  EXPECT_LT(make({{{0, kRows}, {0, kRows}, -1024, 0}}, shape).turn_segments.size(), 20u * 8192);
+  EXPECT_LT(make({{{0, kRows}, {0, kRows}, -1024, 0}}, shape).dq_order_segments.size(), 20u * 8192);
 }
 
-TEST(BackwardWorkList, WalksTowardsTilesThatEarlierItemsHaveLeft) {
+TEST(BackwardWorkList, WalksTowardsTilesThatEarlierWorkTilesHaveLeft) {
   const AttnShape shape{4096, 4096, 8, 8, 128, 128, DType::kBFloat16};
   const AttnSlice whole = AttnSlice::causal({0, 4096}, {0, 4096});
   EXPECT_TRUE(make({whole}, shape).deterministic_walk.descending);
-  EXPECT_TRUE(make({whole}, shape).deterministic_walk.heads_inside) << "all begin with the last query tile";
+  EXPECT_TRUE(make({whole}, shape).deterministic_walk.heads_innermost) << "all begin with the last query tile";
   // Inverse causal: keys up to i see the first queries, the last keys are the longest items.
   EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, 0, kOpenMaxDiag}}, shape).deterministic_walk.descending);
   EXPECT_TRUE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.descending);
-  EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.heads_inside);
+  EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.heads_innermost);
 }
 
 /// How much longer the longest of 132 multiprocessors is busy than all are on average, in steps without other costs.
 double unevenness(const WorkList& work) {
   std::vector<int64_t> free_at(132);
   int64_t sum = 0;
-  for (const Item& item : work.items) {
-    *std::min_element(free_at.begin(), free_at.end()) += item.num_steps;
-    sum += item.num_steps;
+  for (const WorkTile& work_tile : work.work_tiles) {
+    *std::min_element(free_at.begin(), free_at.end()) += work_tile.num_steps;
+    sum += work_tile.num_steps;
   }
   return static_cast<double>(*std::max_element(free_at.begin(), free_at.end())) * 132 / static_cast<double>(sum) - 1;
 }
@@ -269,12 +269,12 @@ TEST(BackwardWorkList, ScatteredBlocksAddToZerosHeadByHead) {
     const AttnShape shape{16384, 16384, 64, 8, head_dim, head_dim, DType::kBFloat16};
     const WorkList work = make(scattered_blocks(16384), shape, {}, BackwardCalls::kDefault);
     EXPECT_TRUE(work.zeroed_sums) << head_dim;
-    EXPECT_EQ(work.walk.heads_inside, head_dim == 64);
+    EXPECT_EQ(work.walk.heads_innermost, head_dim == 64);
     // No K/V head begins before all items of two heads before it.
     int32_t most = 0;
-    for (const Item& item : work.items) {
-      EXPECT_GE(item.kv_head, most - 1);
-      most = std::max(most, item.kv_head);
+    for (const WorkTile& work_tile : work.work_tiles) {
+      EXPECT_GE(work_tile.kv_head, most - 1);
+      most = std::max(most, work_tile.kv_head);
     }
     EXPECT_EQ(most, 7);
   }
@@ -296,7 +296,7 @@ TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
     }
     EXPECT_EQ(row, p.shape.seqlen_q);
     for (size_t i = 0; i < work.runs.size(); ++i) {
-      const RunTiles& tiles = work.run_tiles[i];
+      const RangeQueryTiles& tiles = work.run_tiles[i];
       const int32_t first = work.runs[i].k_begin, last = work.runs[i].k_end - 1;
       EXPECT_LE(work.q_tiles[static_cast<size_t>(tiles.first)].row_begin, first);
       EXPECT_GT(work.q_tiles[static_cast<size_t>(tiles.first)].row_end, first);
@@ -308,7 +308,8 @@ TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
   const WorkList documents = make(problems()[3].slices, problems()[3].shape);
   for (const int32_t border : {100, 3000}) {
     for (const QueryTile& tile : documents.q_tiles) EXPECT_FALSE(tile.row_begin < border && border < tile.row_end);
-    for (const Item& item : documents.items) EXPECT_FALSE(item.row_begin < border && border < item.row_end);
+    for (const WorkTile& work_tile : documents.work_tiles)
+      EXPECT_FALSE(work_tile.row_begin < border && border < work_tile.row_end);
   }
 }
 
@@ -324,15 +325,15 @@ TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
       EXPECT_EQ(work.covered_queries[t] >> i & 1, covered ? 1u : 0u) << row;
     }
   }
-  for (const Item& item : work.items) {
+  for (const WorkTile& work_tile : work.work_tiles) {
     bool all = true;
     for (int i = 0; i < 128; ++i) {
-      const int64_t row = item.row_begin + i;
+      const int64_t row = work_tile.row_begin + i;
       const bool covered = bit((20 <= row && row < 200) || (300 <= row && row < 310), row);
-      EXPECT_EQ(item.covered[i / 32] >> (i % 32) & 1, covered ? 1u : 0u) << row;
+      EXPECT_EQ(work_tile.covered[i / 32] >> (i % 32) & 1, covered ? 1u : 0u) << row;
       all &= covered;
     }
-    EXPECT_EQ(item.flags, all ? 0 : kItemZeroRows);
+    EXPECT_EQ(work_tile.flags, all ? 0 : kWorkTileZeroRows);
   }
   EXPECT_TRUE(make(problems()[0].slices, problems()[0].shape).covered_queries.empty());
 }

@@ -13,7 +13,7 @@
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/scratch_layout.hpp"
-#include "schedule/buffer_room.hpp"
+#include "schedule/buffer_capacity.hpp"
 #include "schedule/builder/block_build.hpp"
 
 namespace tangram::sm90 {
@@ -28,23 +28,25 @@ int tile_rows_of(const AttnShape& shape) {
 }
 
 /// Blocks that fill the steps of kernels that do not gather, where these have such tiles, are not gathered.
-schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items) {
-  const bool has_tiles = items.items == ForwardItems::kAligned || fetches_runs(shape.head_dim, shape.head_dim_v);
-  return {items.tile, !has_tiles || capacity.block_size % schedule::kBlockStepKeys != 0};
+schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity& capacity,
+                                     const GatheredWorkTiles& work_tiles) {
+  const bool has_tiles =
+      work_tiles.work_tiles == ForwardWorkTiles::kAligned || fetches_runs(shape.head_dim, shape.head_dim_v);
+  return {work_tiles.tile, !has_tiles || capacity.block_size % schedule::kBlockStepKeys != 0};
 }
 
 }  // namespace
 
-BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items)
-    : items_(items.items),
-      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, items),
+BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles)
+    : work_tiles_(work_tiles.work_tiles),
+      layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, work_tiles),
               schedule::has_many_key_tiles(shape, gpu_of_current_device())),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {
-  if (!keys_rest()) return;
+  if (!kv_stationary()) return;
   const schedule::KeyImage& keys = layout_.keys();
-  call_.emplace(static_cast<size_t>(keys.num_q_tiles()), static_cast<size_t>(keys.num_slabs()), shape);
+  call_.emplace(static_cast<size_t>(keys.num_q_tiles()), static_cast<size_t>(keys.num_accum_tiles()), shape);
 }
 
 void BlockBuffer::set(std::span<const std::span<const AttnSlice>> masks, cudaStream_t stream) {
@@ -72,41 +74,41 @@ void BlockBuffer::set(const MaskData& data, cudaStream_t stream) {
 }
 
 void BlockBuffer::fill(ForwardParams& params) const {
-  params.items = at<TileItem>(layout_.forward_items());
-  params.runs = at<TileRun>(layout_.runs());
+  params.work_tiles = at<MaskTile>(layout_.forward_work_tiles());
+  params.runs = at<TileRange>(layout_.runs());
   params.counters = at<int32_t>(layout_.bytes());
-  params.num_items = static_cast<int32_t>(layout_.num_items(0));
+  params.num_work_tiles = static_cast<int32_t>(layout_.num_work_tiles(0));
   const bool by_group = layout_.listed_head_groups() > 1;
-  params.item_groups = by_group ? at<int32_t>(layout_.item_groups()) : nullptr;
+  params.work_tile_groups = by_group ? at<int32_t>(layout_.work_tile_groups()) : nullptr;
   params.num_groups = by_group ? 1 : layout_.num_head_groups();
   params.groups_per_section = by_group ? 1 : layout_.forward_section();
 }
 
 query_backward::GroupListView BlockBuffer::backward_lists() const {
   const bool by_group = layout_.listed_head_groups() > 1;
-  return {at<schedule::GroupItem>(layout_.backward_items()),
+  return {at<schedule::GroupWorkTile>(layout_.backward_work_tiles()),
           groups(),
           at<schedule::RowBits>(0),
-          static_cast<int32_t>(layout_.num_items(1)),
+          static_cast<int32_t>(layout_.num_work_tiles(1)),
           by_group ? 1 : layout_.num_head_groups(),
           by_group ? 1 : layout_.backward_section()};
 }
 
-void BlockBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const {
+void BlockBuffer::fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const {
   const schedule::KeyImage& keys = layout_.keys();
-  call_->place(params, edge, workspace);
-  params.items = at<backward::Item>(keys.items());
-  params.runs = at<TileRun>(keys.runs());
-  params.run_tiles = at<backward::RunTiles>(keys.run_tiles());
-  params.q_tiles = edge.q_tiles = at<backward::QueryTile>(keys.q_tiles());
+  call_->place(params, pre_post, workspace);
+  params.work_tiles = at<backward::WorkTile>(keys.work_tiles());
+  params.runs = at<TileRange>(keys.runs());
+  params.run_tiles = at<backward::RangeQueryTiles>(keys.run_tiles());
+  params.q_tiles = pre_post.q_tiles = at<backward::QueryTile>(keys.q_tiles());
   params.intervals = at<RowInterval>(0);
   // Nobody need ask which queries see something. Those of a tile that is visited all do; statistics of others, which
   // may be NaN, are read by nobody, and their sums are zeros from the begin.
-  params.zeroed_sums = edge.zeroed_sums = true;
-  params.num_items = keys.dealing().num_items();
-  params.num_q_tiles = edge.num_q_tiles = keys.num_q_tiles();
+  params.zeroed_sums = pre_post.zeroed_sums = true;
+  params.num_work_tiles = keys.dealing().num_work_tiles();
+  params.num_q_tiles = pre_post.num_q_tiles = keys.num_q_tiles();
   params.walk = keys.walk();
-  edge.num_slabs = call_->num_kernels * static_cast<int32_t>(call_->slabs);
+  pre_post.num_accum_tiles = call_->num_kernels * static_cast<int32_t>(call_->accum_tiles);
 }
 
 size_t BlockBuffer::backward_workspace_bytes() const {

@@ -32,7 +32,7 @@ class BlockBuffer {
  public:
   /// `items`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do not
   /// take, CudaError.
-  BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredItems& items);
+  BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles);
 
   /// Enqueues the copy of the lists of these masks, one for each head group. Throws InvalidArgument before that if they
   /// do not fit, CudaError.
@@ -50,7 +50,7 @@ class BlockBuffer {
   const int32_t* groups() const { return at<int32_t>(0); }
   query_backward::GroupListView backward_lists() const;  ///< of a backward pass that gathers
   /// Of one with keys at rest, and those of its workspace: backward_workspace_bytes(), of any content.
-  void fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const;
+  void fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const;
   size_t backward_workspace_bytes() const;
 
   /// As those of ListBuffer.
@@ -58,10 +58,10 @@ class BlockBuffer {
   bool is_held_by_graphs() const;
 
   const MaskCapacity& capacity() const { return layout_.capacity(); }
-  ForwardItems forward_items() const { return items_; }
+  ForwardWorkTiles forward_work_tiles() const { return work_tiles_; }
   /// Whether the forward pass has gathered runs.
   bool gathers() const { return layout_.gathers(); }
-  bool keys_rest() const { return layout_.keys_rest(); }
+  bool kv_stationary() const { return layout_.kv_stationary(); }
   size_t device_bytes() const { return memory_->image.bytes() + memory_->work.bytes(); }
   size_t host_bytes() const;
 
@@ -77,7 +77,7 @@ class BlockBuffer {
     return reinterpret_cast<T*>(memory_->image.as<char>() + offset);
   }
 
-  ForwardItems items_;
+  ForwardWorkTiles work_tiles_;
   schedule::BlockImageLayout layout_;
   std::optional<backward::CallLayout> call_;  // where keys rest
   std::shared_ptr<Memory> memory_;

@@ -19,17 +19,17 @@
 namespace tangram {
 namespace {
 
-sm90::ForwardLists upload(const schedule::HeadLists& lists, sm90::ForwardItems gathered_items) {
+sm90::ForwardLists upload(const schedule::HeadLists& lists, sm90::ForwardWorkTiles gathered_work_tiles) {
   sm90::ForwardLists uploaded;
-  uploaded.num_items = static_cast<int32_t>(lists.items.size());
-  uploaded.items = uploaded.arrays.add(lists.items);
-  uploaded.item_groups = uploaded.arrays.add(lists.item_groups);
+  uploaded.num_work_tiles = static_cast<int32_t>(lists.work_tiles.size());
+  uploaded.work_tiles = uploaded.arrays.add(lists.work_tiles);
+  uploaded.work_tile_groups = uploaded.arrays.add(lists.work_tile_groups);
   uploaded.runs = uploaded.arrays.add(lists.runs);
   uploaded.intervals = uploaded.arrays.add(lists.intervals);
   uploaded.gathered = lists.gathered;
-  uploaded.aligned = gathered_items == sm90::ForwardItems::kAligned;
+  uploaded.aligned = gathered_work_tiles == sm90::ForwardWorkTiles::kAligned;
   uploaded.many_runs =
-      !uploaded.gathered && lists.part_tiles.empty() && sm90::has_many_runs(lists.items.size(), lists.runs.size());
+      !uploaded.gathered && lists.part_tiles.empty() && sm90::has_many_runs(lists.work_tiles.size(), lists.runs.size());
   uploaded.groups = uploaded.arrays.add(lists.key_groups);
   uploaded.counters = uploaded.arrays.add_zeros<int32_t>(2);
   uploaded.part_rows = uploaded.arrays.add(lists.part_rows);
@@ -62,9 +62,9 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare_head_masks(std::span<const st
   if (tiles.empty()) return mask;  // for backward() alone
   for (const TileList& list : tiles) sm90::check_tiles(kFunction, list, shape, tile);
   const sm90::TilesToGather gatherable(tiles, slices, shape);
-  const int64_t groups = shape.num_heads_q / sm90::packed_heads(shape, sm90::plain_items(shape));
+  const int64_t groups = shape.num_heads_q / sm90::packed_heads(shape, sm90::plain_work_tiles(shape));
   mask->forward = upload(schedule::join_tiles(tiles, shape, groups, sm90::gpu_of_current_device(), gatherable.view()),
-                         gatherable.items());
+                         gatherable.work_tiles());
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }
@@ -86,7 +86,7 @@ void Sm90Backend::prepare_backward_head_masks(PreparedMask& mask, std::span<cons
   prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, prepared.shape), calls);
   if (calls != BackwardCalls::kDeterministic && prepared.backward_groups == nullptr) {
     prepared.backward_groups =
-        sm90::query_backward::choose_groups(slices, prepared.shape, sm90::query_backward::steps_at_rest(work));
+        sm90::query_backward::choose_groups(slices, prepared.shape, sm90::query_backward::kv_stationary_steps(work));
   }
 }
 

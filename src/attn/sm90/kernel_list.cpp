@@ -16,10 +16,10 @@ namespace {
 
 constexpr int kDTypes = 2, kSoftcaps = 2, kDeterministic = 2;  // instances of each: with and without
 constexpr int kWholeOrParts = 2;                               // kernels for any dimensions do both alike
-constexpr int kItemKeys = 128, kStepQueries = 64;
+constexpr int kWorkTileKeys = 128, kStepQueries = 64;
 constexpr int kBackwardWarpgroups = 2;
 #ifdef TANGRAM_HAVE_CUDA
-static_assert(backward::kTileShape.block_m == kItemKeys && backward::kTileShape.block_n == kStepQueries);
+static_assert(backward::kTileShape.block_m == kWorkTileKeys && backward::kTileShape.block_n == kStepQueries);
 #endif
 
 KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
@@ -29,14 +29,14 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
                       .head_dim_v = row.head_dim_v,
                       .exact = exact,
                       .min_rows = many ? kManyRows : 0,
-                      .item = 64 * shape.warpgroups,
+                      .work_tile = 64 * shape.warpgroups,
                       .step = shape.keys,
                       .step_softcap = shape.keys_softcap,
                       .warpgroups = shape.warpgroups,
                       .gathered = exact && row.gathers};
   family.num_kernels = kDTypes * kSoftcaps * (exact ? kWholeOrParts + (family.gathered ? 1 : 0) : 1);
   if (exact && fetches_runs(row.head_dim, row.head_dim_v)) family.num_kernels += kDTypes;  // without softcap
-  if (exact && aligns_items(row.head_dim, row.head_dim_v)) family.num_kernels += kDTypes * kSoftcaps;
+  if (exact && aligns_work_tiles(row.head_dim, row.head_dim_v)) family.num_kernels += kDTypes * kSoftcaps;
   if (exact && packs_any_heads(row.head_dim, row.head_dim_v)) {
     family.num_kernels += kDTypes * kSoftcaps * kWholeOrParts;
   }
@@ -52,7 +52,7 @@ KernelFamily backward_family(const ShapeClass& row, bool exact) {
           .head_dim = row.head_dim,
           .head_dim_v = row.head_dim_v,
           .exact = exact,
-          .item = kItemKeys,
+          .work_tile = kWorkTileKeys,
           .step = kStepQueries * row.backward_at_once,
           .step_softcap = kStepQueries,
           .warpgroups = kBackwardWarpgroups,

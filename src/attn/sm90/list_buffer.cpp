@@ -5,7 +5,7 @@
 
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
-#include "schedule/buffer_room.hpp"
+#include "schedule/buffer_capacity.hpp"
 #include "schedule/key_image.hpp"
 
 namespace tangram::sm90 {
@@ -19,11 +19,11 @@ size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
 
 }  // namespace
 
-ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardItems items,
+ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardWorkTiles work_tiles,
                        const MaskCapacity& capacity)
     : shape_(shape),
       forward_(forward),
-      items_(items),
+      work_tiles_(work_tiles),
       capacity_(capacity),
       layout_(shape, forward, backward::kTileShape, capacity),
       call_(static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape),
@@ -61,7 +61,7 @@ void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
   check_refused();
   MaskCapacity room = capacity_;
   if (room.slices == 0) room.slices = room.documents;
-  schedule::check_room(data, shape_, room);
+  schedule::check_capacity(data, shape_, room);
   if (builder_ == nullptr) {
     require(!cuda::is_captured(stream),
             "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "
@@ -74,27 +74,27 @@ void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
 }
 
 void ListBuffer::fill(ForwardParams& params) const {
-  params.items = at<TileItem>(layout_.forward_items());
-  params.runs = at<TileRun>(layout_.forward_runs());
+  params.work_tiles = at<MaskTile>(layout_.forward_work_tiles());
+  params.runs = at<TileRange>(layout_.forward_runs());
   params.intervals = at<RowInterval>(layout_.intervals());
   params.counters = at<int32_t>(layout_.bytes());
-  params.num_items = static_cast<int32_t>(layout_.num_forward_items());
+  params.num_work_tiles = static_cast<int32_t>(layout_.num_forward_work_tiles());
 }
 
-void ListBuffer::fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const {
-  call_.place(params, edge, workspace);
-  params.items = at<backward::Item>(layout_.backward_items());
-  params.runs = at<TileRun>(layout_.backward_runs());
-  params.run_tiles = at<backward::RunTiles>(layout_.run_tiles());
-  params.q_tiles = edge.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
+void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const {
+  call_.place(params, pre_post, workspace);
+  params.work_tiles = at<backward::WorkTile>(layout_.backward_work_tiles());
+  params.runs = at<TileRange>(layout_.backward_runs());
+  params.run_tiles = at<backward::RangeQueryTiles>(layout_.run_tiles());
+  params.q_tiles = pre_post.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
   params.intervals = at<RowInterval>(layout_.intervals());
-  edge.covered_queries = capacity_.rows_without_keys ? at<uint64_t>(layout_.covered_queries()) : nullptr;
+  pre_post.covered_queries = capacity_.rows_without_keys ? at<uint64_t>(layout_.covered_queries()) : nullptr;
   // Of blocks the main kernel need not ask: the rows of a tile that it visits all see something.
-  params.covered_queries = capacity_.block_size > 0 ? nullptr : edge.covered_queries;
-  params.turn_segments = at<backward::TurnSegment>(layout_.turn_segments());
-  params.num_q_tiles = edge.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
-  edge.num_slabs = call_.num_kernels * static_cast<int32_t>(call_.slabs);
-  params.facts = edge.facts = at<backward::BackwardFacts>(layout_.facts());
+  params.covered_queries = capacity_.block_size > 0 ? nullptr : pre_post.covered_queries;
+  params.dq_order_segments = at<backward::DqOrderSegment>(layout_.dq_order_segments());
+  params.num_q_tiles = pre_post.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
+  pre_post.num_accum_tiles = call_.num_kernels * static_cast<int32_t>(call_.accum_tiles);
+  params.facts = pre_post.facts = at<backward::BackwardFacts>(layout_.facts());
 }
 
 void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const {

@@ -26,7 +26,8 @@ class ListBuffer {
  public:
   /// Allocates. `forward`: shape of the tiles of the forward pass, which `items` are. Throws InvalidArgument,
   /// CudaError.
-  ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardItems items, const MaskCapacity& capacity);
+  ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardWorkTiles work_tiles,
+             const MaskCapacity& capacity);
 
   /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.
   void set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream);
@@ -42,7 +43,7 @@ class ListBuffer {
 
   /// Fills in pointers and sizes of lists, and those of the workspace: backward_workspace_bytes(), of any content.
   void fill(ForwardParams& params) const;
-  void fill(backward::Params& params, backward::EdgeParams& edge, void* workspace) const;
+  void fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const;
   size_t backward_workspace_bytes() const { return call_.bytes(); }
 
   /// Keeps the lists as long as the graph lives that is captured on `stream`, if one is.
@@ -51,7 +52,7 @@ class ListBuffer {
 
   const MaskCapacity& capacity() const { return capacity_; }
   const TileShape& forward_tile() const { return forward_; }
-  ForwardItems forward_items() const { return items_; }
+  ForwardWorkTiles forward_work_tiles() const { return work_tiles_; }
   size_t device_bytes() const { return memory_->bytes() + (builder_ == nullptr ? 0 : builder_->device_bytes()); }
   size_t host_bytes() const {
     return (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks) +
@@ -68,7 +69,7 @@ class ListBuffer {
 
   AttnShape shape_;
   TileShape forward_;
-  ForwardItems items_;
+  ForwardWorkTiles work_tiles_;
   MaskCapacity capacity_;
   schedule::ImageLayout layout_;
   backward::CallLayout call_;

@@ -9,8 +9,8 @@
 
 namespace tangram::sm90 {
 
-int item_rows(const AttnShape& shape, ForwardItems items) {
-  return forward_tile_rows(shape.head_dim, shape.head_dim_v, items);
+int work_tile_rows(const AttnShape& shape, ForwardWorkTiles work_tiles) {
+  return forward_tile_rows(shape.head_dim, shape.head_dim_v, work_tiles);
 }
 
 int packed_heads(const AttnShape& shape) {
@@ -20,11 +20,11 @@ int packed_heads(const AttnShape& shape) {
   return pack;
 }
 
-int packed_heads(const AttnShape& shape, ForwardItems items) {
+int packed_heads(const AttnShape& shape, ForwardWorkTiles work_tiles) {
   const int power = packed_heads(shape);
-  const bool gathers = items == ForwardItems::kGathered || items == ForwardItems::kAligned;
+  const bool gathers = work_tiles == ForwardWorkTiles::kGathered || work_tiles == ForwardWorkTiles::kAligned;
   if (gathers || !packs_any_heads(shape.head_dim, shape.head_dim_v)) return power;
-  const int group = shape.num_heads_q / shape.num_heads_kv, rows = item_rows(shape, items);
+  const int group = shape.num_heads_q / shape.num_heads_kv, rows = work_tile_rows(shape, work_tiles);
   const auto fits = [&](int pack) { return group % pack == 0 && rows % pack <= rows / 32; };
   for (int pack = std::min(group, 64); pack > power; --pack) {
     if (fits(pack)) return pack;
@@ -32,8 +32,8 @@ int packed_heads(const AttnShape& shape, ForwardItems items) {
   return power;
 }
 
-ForwardItems plain_items(const AttnShape& shape) {
-  return shape.seqlen_q * shape.num_heads_q >= kManyRows ? ForwardItems::kMany : ForwardItems::kPlain;
+ForwardWorkTiles plain_work_tiles(const AttnShape& shape) {
+  return shape.seqlen_q * shape.num_heads_q >= kManyRows ? ForwardWorkTiles::kMany : ForwardWorkTiles::kPlain;
 }
 
 int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,

@@ -12,14 +12,14 @@
 namespace tangram::sm90 {
 
 /// Packed rows of an item, softcap or not.
-int item_rows(const AttnShape& shape, ForwardItems items);
+int work_tile_rows(const AttnShape& shape, ForwardWorkTiles work_tiles);
 /// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
 int packed_heads(const AttnShape& shape);
 /// The same of tiles of the forward pass, where some kernels take any number that divides those heads: as many as leave
 /// few rows of a tile unused.
-int packed_heads(const AttnShape& shape, ForwardItems items);
+int packed_heads(const AttnShape& shape, ForwardWorkTiles work_tiles);
 /// The items of the forward kernels for this shape that do not gather.
-ForwardItems plain_items(const AttnShape& shape);
+ForwardWorkTiles plain_work_tiles(const AttnShape& shape);
 /// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
 /// key heads at a time, in sections of equal size. A section must last four times as long as the longest item, though,
 /// or the multiprocessors would wait for those with which the last section begins.

@@ -25,9 +25,10 @@ void check_tiles(const char* function, const TileList& tiles, const AttnShape& s
   require(tiles.seqlen_q == shape.seqlen_q && tiles.seqlen_k == shape.seqlen_k,
           "{}: the tile list must be of the shape's sequences {}, {} (got {}, {})", function, shape.seqlen_q,
           shape.seqlen_k, tiles.seqlen_q, tiles.seqlen_k);
-  const int64_t groups = shape.num_heads_q / packed_heads(shape, plain_items(shape));
-  require(static_cast<int64_t>(tiles.items.size()) * groups < (int64_t{1} << 31) - 65536,
-          "{}: tiles times head groups must stay below 2^31 (got {} and {})", function, tiles.items.size(), groups);
+  const int64_t groups = shape.num_heads_q / packed_heads(shape, plain_work_tiles(shape));
+  require(static_cast<int64_t>(tiles.work_tiles.size()) * groups < (int64_t{1} << 31) - 65536,
+          "{}: tiles times head groups must stay below 2^31 (got {} and {})", function, tiles.work_tiles.size(),
+          groups);
 }
 
 void check_transposed_tiles(const char* function, const AttnShape& shape, const TileList& tiles) {

@@ -27,12 +27,12 @@
 namespace tangram {
 namespace {
 
-using sm90::ForwardItems;
 using sm90::ForwardLists;
-using sm90::item_rows;
+using sm90::ForwardWorkTiles;
 using sm90::packed_heads;
-using sm90::plain_items;
+using sm90::plain_work_tiles;
 using sm90::Sm90Mask;
+using sm90::work_tile_rows;
 
 void check_shape(const AttnShape& shape) {
   require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
@@ -45,22 +45,22 @@ void check_shape(const AttnShape& shape) {
           shape.num_heads_kv);
 }
 
-ForwardLists upload_lists(const schedule::SplitOrGathered& chosen, ForwardItems gathered_items) {
+ForwardLists upload_lists(const schedule::SplitOrGathered& chosen, ForwardWorkTiles gathered_work_tiles) {
   ForwardLists lists;
   const auto& [tiles, parts, gathered] = chosen;
   const TileList& dealt = parts ? parts->list : *tiles;
   lists.gathered = gathered.has_value();
-  lists.aligned = gathered_items == ForwardItems::kAligned;
-  lists.many_runs = !gathered && !parts && sm90::has_many_runs(dealt.items.size(), dealt.runs.size());
-  const std::vector<TileItem>& items = gathered ? gathered->items : dealt.items;
-  const std::vector<TileRun>& runs = gathered ? gathered->runs : dealt.runs;
-  lists.num_items = static_cast<int32_t>(items.size());
-  for (const TileItem& item : items) {
-    const int64_t steps = schedule::item_steps(item, runs, dealt.shape.block_n);
+  lists.aligned = gathered_work_tiles == ForwardWorkTiles::kAligned;
+  lists.many_runs = !gathered && !parts && sm90::has_many_runs(dealt.work_tiles.size(), dealt.runs.size());
+  const std::vector<MaskTile>& work_tiles = gathered ? gathered->work_tiles : dealt.work_tiles;
+  const std::vector<TileRange>& runs = gathered ? gathered->runs : dealt.runs;
+  lists.num_work_tiles = static_cast<int32_t>(work_tiles.size());
+  for (const MaskTile& work_tile : work_tiles) {
+    const int64_t steps = schedule::work_tile_steps(work_tile, runs, dealt.shape.block_n);
     lists.total_steps += steps;
     lists.longest_steps = std::max(lists.longest_steps, steps);
   }
-  lists.items = lists.arrays.add(items);
+  lists.work_tiles = lists.arrays.add(work_tiles);
   lists.runs = lists.arrays.add(runs);
   if (gathered) lists.groups = lists.arrays.add(gathered->groups);
   lists.intervals = lists.arrays.add(dealt.intervals);
@@ -79,9 +79,9 @@ ForwardLists upload_lists(const schedule::SplitOrGathered& chosen, ForwardItems 
 
 std::optional<TileShape> Sm90Backend::tile_shape(const AttnShape& shape) const {
   check_shape(shape);
-  const ForwardItems items = plain_items(shape);
-  return TileShape{item_rows(shape, items) / packed_heads(shape, items),
-                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false, items)};
+  const ForwardWorkTiles work_tiles = plain_work_tiles(shape);
+  return TileShape{work_tile_rows(shape, work_tiles) / packed_heads(shape, work_tiles),
+                   sm90::forward_tile_keys(shape.head_dim, shape.head_dim_v, false, work_tiles)};
 }
 
 std::optional<TileShape> Sm90Backend::backward_tile_shape(const AttnShape& shape) const {
@@ -98,11 +98,11 @@ std::unique_ptr<PreparedMask> Sm90Backend::prepare(std::span<const AttnSlice> sl
   mask->slices.assign(slices.begin(), slices.end());
   if (tiles == nullptr) return mask;  // for backward() alone
   sm90::check_tiles("Sm90Backend::prepare", *tiles, shape, *tile);
-  const int64_t groups = shape.num_heads_q / packed_heads(shape, plain_items(shape));
+  const int64_t groups = shape.num_heads_q / packed_heads(shape, plain_work_tiles(shape));
   const sm90::TilesToGather gatherable({tiles, 1}, {&slices, 1}, shape);
   const GpuModel gpu = sm90::gpu_of_current_device();
-  mask->forward =
-      upload_lists(schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gatherable.view())[0], gatherable.items());
+  mask->forward = upload_lists(schedule::split_or_gather({tiles, 1}, shape, groups, gpu, gatherable.view())[0],
+                               gatherable.work_tiles());
   if (mask->forward->in_parts()) {
     sm90::load_merge(shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v);
   }
@@ -123,7 +123,7 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
   if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty() && prepared.backward_groups == nullptr) {
     const std::span<const AttnSlice> slices(prepared.slices);
     prepared.backward_groups =
-        sm90::query_backward::choose_groups({&slices, 1}, shape, sm90::query_backward::steps_at_rest(work));
+        sm90::query_backward::choose_groups({&slices, 1}, shape, sm90::query_backward::kv_stationary_steps(work));
   }
 }
 

@@ -11,8 +11,8 @@
 #include <numbers>
 
 #include "attn/sm90/backward/device_work_list.hpp"
-#include "attn/sm90/backward/edge_arguments.hpp"
 #include "attn/sm90/backward/launch.hpp"
+#include "attn/sm90/backward/pre_post_arguments.hpp"
 #include "attn/sm90/call_workspace.hpp"
 #include "attn/sm90/common/argument_checks.hpp"
 #include "attn/sm90/common/shapes.hpp"
@@ -30,9 +30,9 @@ namespace {
 
 using sm90::check_view;
 using sm90::Sm90Mask;
-using sm90::backward::EdgeParams;
 using sm90::backward::grad_type;
 using sm90::backward::Params;
+using sm90::backward::PrePostParams;
 
 constexpr const char* kFunction = "Sm90Backend::backward";
 
@@ -147,44 +147,46 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.head_dim_v = shape.head_dim_v;
 }
 
-void fill_edge(EdgeParams& edge, const AttnShape& shape, const AttnBackwardArgs& args, float softmax_scale) {
-  sm90::backward::fill_rows(edge, args);
-  edge.delta = args.delta;
-  edge.dq = args.dq.data;
-  edge.dq_row_stride = args.dq.row_stride;
-  edge.dq_head_stride = args.dq.head_stride;
-  edge.num_heads_q = shape.num_heads_q;
-  edge.softmax_scale = softmax_scale;
-  edge.lse_factor = takes_softcap(args.options, softmax_scale) ? -std::numbers::log2e_v<float> : -1.0f / softmax_scale;
-  edge.dq_type = grad_type(args.dq);
-  edge.accumulate_dq = args.accumulate_dq;
-  edge.head_dim = shape.head_dim;
-  edge.head_dim_v = shape.head_dim_v;
+void fill_edge(PrePostParams& pre_post, const AttnShape& shape, const AttnBackwardArgs& args, float softmax_scale) {
+  sm90::backward::fill_rows(pre_post, args);
+  pre_post.delta = args.delta;
+  pre_post.dq = args.dq.data;
+  pre_post.dq_row_stride = args.dq.row_stride;
+  pre_post.dq_head_stride = args.dq.head_stride;
+  pre_post.num_heads_q = shape.num_heads_q;
+  pre_post.softmax_scale = softmax_scale;
+  pre_post.lse_factor =
+      takes_softcap(args.options, softmax_scale) ? -std::numbers::log2e_v<float> : -1.0f / softmax_scale;
+  pre_post.dq_type = grad_type(args.dq);
+  pre_post.accumulate_dq = args.accumulate_dq;
+  pre_post.head_dim = shape.head_dim;
+  pre_post.head_dim_v = shape.head_dim_v;
 }
 
-void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const EdgeParams& edge, cudaStream_t stream) {
+void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const PrePostParams& pre_post,
+                 cudaStream_t stream) {
   sm90::backward::SinkParams params{};
   params.sink = args.sink.data;
   params.dsink = args.dsink;
-  params.stats = edge.stats;
-  params.covered_queries = edge.covered_queries;
-  params.q_tiles = edge.q_tiles;
-  params.out = edge.out;
-  params.dout = edge.dout;
-  params.lse = edge.lse;
-  params.delta = edge.delta;
-  params.lse_log2_factor = std::numbers::log2e_v<float> / edge.lse_factor;
-  params.out_row_stride = edge.out_row_stride;
-  params.out_head_stride = edge.out_head_stride;
-  params.dout_row_stride = edge.dout_row_stride;
-  params.dout_head_stride = edge.dout_head_stride;
-  params.out_float32 = edge.out_float32;
+  params.stats = pre_post.stats;
+  params.covered_queries = pre_post.covered_queries;
+  params.q_tiles = pre_post.q_tiles;
+  params.out = pre_post.out;
+  params.dout = pre_post.dout;
+  params.lse = pre_post.lse;
+  params.delta = pre_post.delta;
+  params.lse_log2_factor = std::numbers::log2e_v<float> / pre_post.lse_factor;
+  params.out_row_stride = pre_post.out_row_stride;
+  params.out_head_stride = pre_post.out_head_stride;
+  params.dout_row_stride = pre_post.dout_row_stride;
+  params.dout_head_stride = pre_post.dout_head_stride;
+  params.out_float32 = pre_post.out_float32;
   params.half = mask.shape.dtype == DType::kFloat16;
   params.head_dim_v = mask.shape.head_dim_v;
   params.seqlen_q = mask.shape.seqlen_q;
-  params.num_q_tiles = edge.num_q_tiles;
+  params.num_q_tiles = pre_post.num_q_tiles;
   params.num_heads_q = mask.shape.num_heads_q;
-  params.heads_per_mask = edge.heads_per_mask;
+  params.heads_per_mask = pre_post.heads_per_mask;
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.per_row = args.sink.layout == SinkLayout::kSsh;
   sm90::backward::launch_sink(params, stream);
@@ -227,7 +229,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
           "Sm90Backend::backward: keys_ready must be null but for a mask of make_buffer() without block_size (got "
           "another)");
   const auto cuda_stream = cuda::as_stream(stream);
-  const bool keys_rest = prepared.block_buffer != nullptr && prepared.block_buffer->keys_rest();
+  const bool kv_stationary = prepared.block_buffer != nullptr && prepared.block_buffer->kv_stationary();
   const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
   const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
   require(
@@ -235,7 +237,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
       "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
       "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
       args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
-  if (is_taken && !keys_rest) {
+  if (is_taken && !kv_stationary) {
     const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
@@ -255,38 +257,39 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const sm90::CallWorkspace workspace(kFunction, args.workspace, needed, cuda_stream);
   const cuda::ProfileRange range("tangram: attention backward");
   Params params{};
-  EdgeParams edge{};
+  PrePostParams pre_post{};
   params.stretches =
       sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
   fill_params(params, prepared.shape, args);
   params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
-  fill_edge(edge, prepared.shape, args, params.softmax_scale);
-  edge.always_zeroed = sm90::adds_dq_from_registers(prepared.shape.head_dim, prepared.shape.head_dim_v, deterministic);
-  int64_t num_items = std::numeric_limits<int64_t>::max();  // of a buffer: nobody knows
+  fill_edge(pre_post, prepared.shape, args, params.softmax_scale);
+  pre_post.always_zeroed =
+      sm90::adds_dq_from_registers(prepared.shape.head_dim, prepared.shape.head_dim_v, deterministic);
+  int64_t num_work_tiles = std::numeric_limits<int64_t>::max();  // of a buffer: nobody knows
   if (prepared.buffer != nullptr) {
     require(deterministic == prepared.buffer->capacity().deterministic,
             "Sm90Backend::backward: calls must be deterministic as the MaskBuffer is made for (got deterministic={})",
             deterministic);
-    prepared.buffer->fill(params, edge, workspace.data());
-    edge.keys_ready = args.keys_ready;
+    prepared.buffer->fill(params, pre_post, workspace.data());
+    pre_post.keys_ready = args.keys_ready;
     prepared.buffer->keep_while_graph_lives(cuda_stream);
-  } else if (keys_rest) {
-    prepared.block_buffer->fill(params, edge, workspace.data());
+  } else if (kv_stationary) {
+    prepared.block_buffer->fill(params, pre_post, workspace.data());
     prepared.block_buffer->keep_while_graph_lives(cuda_stream);
-    num_items = params.num_items;
+    num_work_tiles = params.num_work_tiles;
   } else {
     prepared.before_call(cuda_stream);
     lists->before_call(cuda_stream);
-    lists->fill(params, edge, deterministic, workspace.data());
-    num_items = lists->num_items(deterministic);
+    lists->fill(params, pre_post, deterministic, workspace.data());
+    num_work_tiles = lists->num_work_tiles(deterministic);
   }
   const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, num_items));
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, num_work_tiles));
   if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, prepared.shape.head_dim_v,
                           takes_softcap(args.options, params.softmax_scale), deterministic},
-                         params, edge, ctas, cuda_stream);
-  if (args.dsink != nullptr) launch_sink(prepared, args, edge, cuda_stream);
+                         params, pre_post, ctas, cuda_stream);
+  if (args.dsink != nullptr) launch_sink(prepared, args, pre_post, cuda_stream);
 }
 
 }  // namespace tangram

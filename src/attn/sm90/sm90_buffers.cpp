@@ -18,15 +18,15 @@
 #include "core/ahead.hpp"
 #include "core/require.hpp"
 #include "cuda/stream.hpp"
-#include "schedule/buffer_room.hpp"
+#include "schedule/buffer_capacity.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 
 namespace tangram {
 namespace {
 
-using sm90::ForwardItems;
-using sm90::plain_items;
+using sm90::ForwardWorkTiles;
+using sm90::plain_work_tiles;
 using sm90::Sm90Mask;
 
 /// Tiles of a list that is worth waking a thread for.
@@ -35,11 +35,11 @@ constexpr int64_t kWorthAThread = 512;
 /// Of a capacity for such blocks; `tile`: as masks without blocks have it.
 std::unique_ptr<sm90::ListBuffer> make_buffer_of_large_blocks(const AttnShape& shape, const TileShape& tile,
                                                               const MaskCapacity& capacity) {
-  const sm90::GatheredItems larger = sm90::items_to_gather(capacity.block_size, shape);
-  const bool aligned = larger.items == ForwardItems::kAligned;
+  const sm90::GatheredWorkTiles larger = sm90::work_tiles_to_gather(capacity.block_size, shape);
+  const bool aligned = larger.work_tiles == ForwardWorkTiles::kAligned;
   return std::make_unique<sm90::ListBuffer>(shape, aligned ? larger.tile : tile,
-                                            aligned ? larger.items : plain_items(shape),
-                                            schedule::room_of_lists(capacity));
+                                            aligned ? larger.work_tiles : plain_work_tiles(shape),
+                                            schedule::list_capacity(capacity));
 }
 
 }  // namespace
@@ -50,12 +50,12 @@ std::unique_ptr<PreparedMask> Sm90Backend::make_buffer(const AttnShape& shape, c
   auto mask = std::make_unique<Sm90Mask>();
   mask->shape = shape;
   if (capacity.block_size == 0) {
-    mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, plain_items(shape), capacity);
+    mask->buffer = std::make_unique<sm90::ListBuffer>(shape, *tile, plain_work_tiles(shape), capacity);
   } else if (schedule::fills_steps(capacity)) {
     mask->buffer = make_buffer_of_large_blocks(shape, *tile, capacity);
   } else {
     mask->block_buffer =
-        std::make_unique<sm90::BlockBuffer>(shape, capacity, sm90::items_to_gather(capacity.block_size, shape));
+        std::make_unique<sm90::BlockBuffer>(shape, capacity, sm90::work_tiles_to_gather(capacity.block_size, shape));
   }
   return mask;
 }
@@ -84,7 +84,7 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
   if (capacity.passes != AttnPasses::kForward) {
     TileList transposed =
         schedule::transposed_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backward_tile_shape(shape));
-    std::erase_if(transposed.items, [&](const TileItem& item) { return item.row_begin >= num_keys; });
+    std::erase_if(transposed.work_tiles, [&](const MaskTile& work_tile) { return work_tile.row_begin >= num_keys; });
     work = schedule::make_work_list(
         transposed, slices, shape, sm90::gpu_of_current_device(), {},
         {.calls = capacity.deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault});

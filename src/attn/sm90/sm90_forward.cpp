@@ -24,20 +24,20 @@
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
-#include "schedule/query_parts.hpp"
+#include "schedule/kv_splits.hpp"
 
 namespace tangram {
 namespace {
 
 using sm90::check_buffer;
 using sm90::check_view;
-using sm90::ForwardItems;
 using sm90::ForwardLists;
 using sm90::ForwardParams;
-using sm90::item_rows;
+using sm90::ForwardWorkTiles;
 using sm90::packed_heads;
-using sm90::plain_items;
+using sm90::plain_work_tiles;
 using sm90::Sm90Mask;
+using sm90::work_tile_rows;
 
 /// Steps of the longest item of a pack, over the mean: 3.2 to 5.8 of packs of log-normal lengths on ranks.
 constexpr int64_t kLongestOfPacks = 5;
@@ -56,22 +56,23 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
 }
 
 /// Those of the prepared lists.
-ForwardItems items_of(const Sm90Mask& mask) {
-  if (mask.block_buffer != nullptr) return mask.block_buffer->forward_items();
-  if (mask.buffer != nullptr) return mask.buffer->forward_items();
+ForwardWorkTiles work_tiles_of(const Sm90Mask& mask) {
+  if (mask.block_buffer != nullptr) return mask.block_buffer->forward_work_tiles();
+  if (mask.buffer != nullptr) return mask.buffer->forward_work_tiles();
   if (mask.forward && mask.forward->gathered) {
-    return mask.forward->aligned ? ForwardItems::kAligned : ForwardItems::kGathered;
+    return mask.forward->aligned ? ForwardWorkTiles::kAligned : ForwardWorkTiles::kGathered;
   }
-  return plain_items(mask.shape);
+  return plain_work_tiles(mask.shape);
 }
 
-void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardItems items, const AttnForwardArgs& args,
+void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardWorkTiles work_tiles, const AttnForwardArgs& args,
                int pack) {
   const int dim = args.q.dim, dim_v = args.v.dim;
   const bool exact = sm90::has_exact_kernels(dim, dim_v);
   const uint32_t panels = exact ? static_cast<uint32_t>(dim) / 64 : cuda::kAnyColumn;
-  const auto tile_rows = static_cast<uint32_t>(item_rows(shape, items));
-  const auto tile_keys = static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, items));
+  const auto tile_rows = static_cast<uint32_t>(work_tile_rows(shape, work_tiles));
+  const auto tile_keys =
+      static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, work_tiles));
   const auto pack_heads = static_cast<uint32_t>(pack);
   params.q_map = sm90::token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
   // What is never loaded or stored has the map of q, since prefetching must see a valid descriptor: keys where there
@@ -101,17 +102,17 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
     // The order of work must not depend on the mask that is there when a graph is captured: sections are as long as
     // those of packs.
     params.groups_per_section =
-        sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), params.num_items, kLongestOfPacks, pack);
+        sm90::groups_per_section(mask.shape, bytes_of_key(mask.shape), params.num_work_tiles, kLongestOfPacks, pack);
     return;
   }
   const ForwardLists& lists = *mask.forward;
-  params.items = lists.arrays.at<TileItem>(lists.items);
-  params.runs = lists.arrays.at<TileRun>(lists.runs);
+  params.work_tiles = lists.arrays.at<MaskTile>(lists.work_tiles);
+  params.runs = lists.arrays.at<TileRange>(lists.runs);
   params.intervals = lists.arrays.at<RowInterval>(lists.intervals);
   params.counters = lists.arrays.at<int32_t>(lists.counters);
-  params.num_items = lists.num_items;
-  params.item_groups = lists.arrays.at<int32_t>(lists.item_groups);
-  if (params.item_groups != nullptr) {
+  params.num_work_tiles = lists.num_work_tiles;
+  params.work_tile_groups = lists.arrays.at<int32_t>(lists.work_tile_groups);
+  if (params.work_tile_groups != nullptr) {
     params.num_groups = params.groups_per_section = 1;
     return;
   }
@@ -120,11 +121,11 @@ void fill_lists(ForwardParams& params, const Sm90Mask& mask, int pack) {
 }
 
 ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) {
-  const int pack = packed_heads(mask.shape, items_of(mask));
+  const int pack = packed_heads(mask.shape, work_tiles_of(mask));
   ForwardParams params{};
   fill_lists(params, mask, pack);
   params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
-  fill_maps(params, mask.shape, items_of(mask), args, pack);
+  fill_maps(params, mask.shape, work_tiles_of(mask), args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
   params.max_logits = args.max_logits;
@@ -143,7 +144,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.inner_scale = softcap ? params.softmax_scale / params.softcap : 0.0f;
   params.exp_scale = (softcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
   // Probabilities may grow to 2^8 before the reference follows. max_logits needs the true maximum as reference.
-  params.slack = softcap || args.max_logits == nullptr ? 8.0f / params.exp_scale : 0.0f;
+  params.rescale_threshold = softcap || args.max_logits == nullptr ? 8.0f / params.exp_scale : 0.0f;
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
   params.accumulate = args.accumulate;
@@ -201,8 +202,8 @@ void launch_in_parts(const Sm90Mask& mask, sm90::ForwardVariant variant, const F
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  const ForwardItems items = plain_items(mask.shape);
-  const int tile_rows = item_rows(mask.shape, items) / packed_heads(mask.shape, items);
+  const ForwardWorkTiles work_tiles = plain_work_tiles(mask.shape);
+  const int tile_rows = work_tile_rows(mask.shape, work_tiles) / packed_heads(mask.shape, work_tiles);
   const int num_masks = std::max(static_cast<int>(mask.head_slices.size()), 1);
   sm90::launch_merge(variant, params,
                      {parts.out, parts.lse, lists.arrays.at<schedule::TileParts>(lists.tiles), lists.num_part_tiles,
@@ -232,12 +233,12 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
     sm90::fill_minus_infinity(args.max_logits, prepared.shape.num_heads_q, cuda_stream);
   }
   const ForwardParams params = forward_params(prepared, args);
-  if (params.num_items == 0) return;
+  if (params.num_work_tiles == 0) return;
   prepared.before_call(cuda_stream);
   if (prepared.forward) prepared.forward->arrays.before_call(cuda_stream);
   if (prepared.buffer != nullptr) prepared.buffer->keep_while_graph_lives(cuda_stream);
   if (prepared.block_buffer != nullptr) prepared.block_buffer->keep_while_graph_lives(cuda_stream);
-  const int64_t work = int64_t{params.num_items} * params.num_groups;
+  const int64_t work = int64_t{params.num_work_tiles} * params.num_groups;
   const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
   const sm90::ForwardVariant variant{
@@ -245,10 +246,10 @@ void Sm90Backend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*
       .head_dim = prepared.shape.head_dim,
       .head_dim_v = prepared.shape.head_dim_v,
       .softcap = params.softcap > 0,
-      .many = items_of(prepared) == ForwardItems::kMany,
-      .any_pack = packed_heads(prepared.shape, items_of(prepared)) != packed_heads(prepared.shape),
+      .many = work_tiles_of(prepared) == ForwardWorkTiles::kMany,
+      .any_pack = packed_heads(prepared.shape, work_tiles_of(prepared)) != packed_heads(prepared.shape),
       .many_runs = prepared.forward ? prepared.forward->many_runs : prepared.capacity().block_size > 0,
-      .aligned = items_of(prepared) == ForwardItems::kAligned};
+      .aligned = work_tiles_of(prepared) == ForwardWorkTiles::kAligned};
   if (prepared.forward && prepared.forward->in_parts()) {
     launch_in_parts(prepared, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (variant.aligned || (prepared.block_buffer && prepared.block_buffer->gathers()) ||

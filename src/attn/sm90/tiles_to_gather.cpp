@@ -32,41 +32,41 @@ int64_t common_rows(std::span<const std::span<const AttnSlice>> slices, int64_t 
   return rows;
 }
 
-TileShape tile_of(const AttnShape& shape, ForwardItems items) {
-  return {forward_tile_rows(shape.head_dim, shape.head_dim_v, items) / packed_heads(shape),
-          forward_tile_keys(shape.head_dim, shape.head_dim_v, false, items)};
+TileShape tile_of(const AttnShape& shape, ForwardWorkTiles work_tiles) {
+  return {forward_tile_rows(shape.head_dim, shape.head_dim_v, work_tiles) / packed_heads(shape),
+          forward_tile_keys(shape.head_dim, shape.head_dim_v, false, work_tiles)};
 }
 
 }  // namespace
 
-GatheredItems items_to_gather(int64_t block_rows, const AttnShape& shape) {
-  GatheredItems smaller{ForwardItems::kGathered, tile_of(shape, ForwardItems::kGathered)};
-  if (!aligns_items(shape.head_dim, shape.head_dim_v)) return smaller;
-  GatheredItems larger{ForwardItems::kAligned, tile_of(shape, ForwardItems::kAligned)};
+GatheredWorkTiles work_tiles_to_gather(int64_t block_rows, const AttnShape& shape) {
+  GatheredWorkTiles smaller{ForwardWorkTiles::kGathered, tile_of(shape, ForwardWorkTiles::kGathered)};
+  if (!aligns_work_tiles(shape.head_dim, shape.head_dim_v)) return smaller;
+  GatheredWorkTiles larger{ForwardWorkTiles::kAligned, tile_of(shape, ForwardWorkTiles::kAligned)};
   // Rows of the last item of a block that are another's are whole warpgroups.
   if (block_rows * packed_heads(shape) % 64 != 0 || block_rows > std::numeric_limits<int32_t>::max()) return smaller;
-  const auto items_of_block = [&](int block_m) { return (block_rows + block_m - 1) / block_m; };
-  if (items_of_block(larger.tile.block_m) >= items_of_block(smaller.tile.block_m)) return smaller;
+  const auto work_tiles_of_block = [&](int block_m) { return (block_rows + block_m - 1) / block_m; };
+  if (work_tiles_of_block(larger.tile.block_m) >= work_tiles_of_block(smaller.tile.block_m)) return smaller;
   larger.tile.anew_every = static_cast<int>(block_rows);
   return larger;
 }
 
-GatheredItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape) {
-  return items_to_gather(aligns_items(shape.head_dim, shape.head_dim_v) ? common_rows(slices, shape.seqlen_q) : 0,
-                         shape);
+GatheredWorkTiles work_tiles_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape) {
+  return work_tiles_to_gather(
+      aligns_work_tiles(shape.head_dim, shape.head_dim_v) ? common_rows(slices, shape.seqlen_q) : 0, shape);
 }
 
 TilesToGather::TilesToGather(std::span<const TileList> tiles, std::span<const std::span<const AttnSlice>> slices,
                              const AttnShape& shape) {
   if (!gathers_runs(shape.head_dim, shape.head_dim_v)) return;
-  const auto [items, wanted] = items_to_gather(slices, shape);
-  items_ = items;
-  view_.num_groups = shape.num_heads_q / packed_heads(shape, items_) / static_cast<int64_t>(tiles.size());
+  const auto [work_tiles, wanted] = work_tiles_to_gather(slices, shape);
+  work_tiles_ = work_tiles;
+  view_.num_groups = shape.num_heads_q / packed_heads(shape, work_tiles_) / static_cast<int64_t>(tiles.size());
   if (wanted == tiles[0].shape) {
     view_.masks = tiles;
     return;
   }
-  const bool aligned = items_ == ForwardItems::kAligned;
+  const bool aligned = work_tiles_ == ForwardWorkTiles::kAligned;
   const auto any = [](std::span<const TileList> lists, const auto& holds) {
     return std::any_of(lists.begin(), lists.end(), holds);
   };

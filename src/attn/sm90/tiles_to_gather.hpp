@@ -15,17 +15,17 @@
 
 namespace tangram::sm90 {
 
-/// Items of kernels that gather, and their tiles.
-struct GatheredItems {
-  ForwardItems items = ForwardItems::kGathered;
+/// WorkTiles of kernels that gather, and their tiles.
+struct GatheredWorkTiles {
+  ForwardWorkTiles work_tiles = ForwardWorkTiles::kGathered;
   TileShape tile;
 };
 
 /// Which of them masks take whose blocks begin and end at multiples of so many rows, 0: anywhere: the larger ones,
 /// begun anew with each block, where these need fewer for it than the smaller ones.
-GatheredItems items_to_gather(int64_t block_rows, const AttnShape& shape);
+GatheredWorkTiles work_tiles_to_gather(int64_t block_rows, const AttnShape& shape);
 /// Of masks of such slices, each of a shape's.
-GatheredItems items_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape);
+GatheredWorkTiles work_tiles_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape);
 
 /// Keeps lists that it had to make: must outlive view() and what comes of it, and stay where it is.
 class TilesToGather {
@@ -38,12 +38,12 @@ class TilesToGather {
 
   const schedule::GatherableTiles& view() const { return view_; }
   /// Those that the lists of view() are of.
-  ForwardItems items() const { return items_; }
+  ForwardWorkTiles work_tiles() const { return work_tiles_; }
 
  private:
   std::vector<TileList> made_;
   schedule::GatherableTiles view_;
-  ForwardItems items_ = ForwardItems::kGathered;
+  ForwardWorkTiles work_tiles_ = ForwardWorkTiles::kGathered;
 };
 
 }  // namespace tangram::sm90

@@ -59,9 +59,9 @@ DeviceBench bench_on_device(const Plan& plan, const StepOptions& options) {
     ranks.push_back(calls_of_rank(plan, rank, tensors, *backend, attn));
   }
   for (int64_t turn = 0; turn < options.num_repeats; ++turn) {
-    whole.take_turn();
+    whole.ping_pong_wait();
     for (const auto& calls : ranks) {
-      for (const auto& call : calls) call->take_turn();
+      for (const auto& call : calls) call->ping_pong_wait();
     }
   }
   DeviceBench bench;

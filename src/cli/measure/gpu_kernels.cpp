@@ -57,7 +57,7 @@ KernelMeasurement measure_sm90(const AttnBackend& backend, const HeadConfig& hea
     calls.push_back({std::move(slices)});
   }
   for (int turn = 0; turn < options.num_repeats; ++turn) {  // so that all masks meet the same clocks
-    for (const auto& mask : masks) mask->take_turn();
+    for (const auto& mask : masks) mask->ping_pong_wait();
   }
   for (size_t i = 0; i < masks.size(); ++i) {
     calls[i].forward_s = masks[i]->forward_s();

@@ -74,13 +74,13 @@ MeasuredMask::MeasuredMask(std::span<const AttnSlice> slices, const AttnShape& s
   forward_.options = backward_.options = options;
 }
 
-void MeasuredMask::take_turn() {
+void MeasuredMask::ping_pong_wait() {
   if (passes_ == AttnPasses::kBackward) {
     attention_.forward(forward_);
   } else {
-    forward_calls_.take_turn();
+    forward_calls_.ping_pong_wait();
   }
-  if (passes_ != AttnPasses::kForward) backward_calls_.take_turn();
+  if (passes_ != AttnPasses::kForward) backward_calls_.ping_pong_wait();
 }
 
 }  // namespace tangram::cli

@@ -43,7 +43,7 @@ class MeasuredMask {
   MeasuredMask& operator=(const MeasuredMask&) = delete;
 
   /// Backward works on what forward left: out and lse are this mask's.
-  void take_turn();
+  void ping_pong_wait();
 
   AttnPasses passes() const { return passes_; }
   int64_t visible_area() const { return area_; }

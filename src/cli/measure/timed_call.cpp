@@ -43,7 +43,7 @@ double timed(int count, const std::function<void()>& call) {
 
 }  // namespace
 
-void TimedCall::take_turn() {
+void TimedCall::ping_pong_wait() {
   if (count_ == 0) {
     constexpr double kTurnSeconds = 0.01;  // long enough that events cost nothing
     timed(2, call_);
@@ -58,7 +58,7 @@ std::vector<double> time_in_turns(std::vector<std::function<void()>> calls, int6
   std::vector<TimedCall> timed_calls;
   for (std::function<void()>& call : calls) timed_calls.emplace_back(std::move(call));
   for (int64_t turn = 0; turn < num_turns; ++turn) {
-    for (TimedCall& call : timed_calls) call.take_turn();
+    for (TimedCall& call : timed_calls) call.ping_pong_wait();
   }
   std::vector<double> medians;
   for (const TimedCall& call : timed_calls) medians.push_back(call.median_s());

@@ -14,7 +14,7 @@ class TimedCall {
  public:
   explicit TimedCall(std::function<void()> call) : call_(std::move(call)) {}
 
-  void take_turn();
+  void ping_pong_wait();
   /// Of one call, launches included, over all turns; 0 without turns.
   double median_s() const;
 

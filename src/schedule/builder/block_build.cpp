@@ -27,7 +27,7 @@ void place_arrays(const BlockImageLayout& image, BlockBuild& build, const Place&
   place(build.first_run, lines + 1);
   place(build.has_diagonal, lines);
   for (int pass = 0; pass < 2; ++pass) place(build.costs[pass], masks * image.num_tiles(pass));
-  if (!image.keys_rest()) return;
+  if (!image.kv_stationary()) return;
   const int64_t tiles = masks * image.keys().dealing().num_tiles;
   place(build.keys.words, masks * blocks_of(shape.seqlen_k, block) * blocks_of(blocks_of(shape.seqlen_q, block), 32));
   place(build.keys.first_run, tiles + 1);
@@ -48,7 +48,7 @@ size_t block_build_bytes(const BlockImageLayout& image) {
 BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std::byte* to) {
   BlockBuild build;
   build.has_forward = image.capacity().passes != AttnPasses::kBackward;
-  build.has_backward = image.capacity().passes != AttnPasses::kForward && !image.keys_rest();
+  build.has_backward = image.capacity().passes != AttnPasses::kForward && !image.kv_stationary();
   build.seqlen_q = static_cast<int32_t>(image.shape().seqlen_q);
   build.seqlen_k = static_cast<int32_t>(image.shape().seqlen_k);
   build.gathers = image.gathers();
@@ -69,20 +69,20 @@ BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std:
     at(pointer, memory, end);
     end = round_up(end + static_cast<size_t>(count) * sizeof(*pointer), 256);
   });
-  at(build.forward_items, to, image.forward_items());
-  at(build.item_groups, to, image.item_groups());
-  at(build.backward_items, to, image.backward_items());
+  at(build.forward_work_tiles, to, image.forward_work_tiles());
+  at(build.work_tile_groups, to, image.work_tile_groups());
+  at(build.backward_work_tiles, to, image.backward_work_tiles());
   at(build.runs, to, image.runs());
   at(build.diagonal_masks, to, image.diagonal_masks());
   at(build.groups, to, image.groups());
-  if (image.keys_rest()) {
+  if (image.kv_stationary()) {
     KeyBuild& keys = build.keys;
     keys.rest = true;
     keys.dealing = image.keys().dealing();
     keys.num_q_tiles = image.keys().num_q_tiles();
     keys.seqlen_q = build.seqlen_q;
     keys.seqlen_k = build.seqlen_k;
-    at(keys.items, to, image.keys().items());
+    at(keys.work_tiles, to, image.keys().work_tiles());
     at(keys.runs, to, image.keys().runs());
     at(keys.run_tiles, to, image.keys().run_tiles());
     at(keys.q_tiles, to, image.keys().q_tiles());

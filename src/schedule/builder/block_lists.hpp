@@ -44,10 +44,10 @@ struct BlockBuild {
   uint8_t* has_diagonal = nullptr;
   int32_t* costs[2] = {};  ///< [head_groups, num_tiles] of each pass: steps, groups
   // The image.
-  TileItem* forward_items = nullptr;
-  int32_t* item_groups = nullptr;
-  GroupItem* backward_items = nullptr;
-  TileRun* runs = nullptr;
+  MaskTile* forward_work_tiles = nullptr;
+  int32_t* work_tile_groups = nullptr;
+  GroupWorkTile* backward_work_tiles = nullptr;
+  TileRange* runs = nullptr;
   GroupMask* diagonal_masks = nullptr;
   int32_t* groups = nullptr;
   int32_t groups_index = 0, masks_index = 0;  ///< where these arrays begin in the image, in entries
@@ -263,8 +263,8 @@ TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, 
 
 /// Of the items of a pass the place of one: see NOTE [block image].
 template <class Team>
-TANGRAM_HOST_DEVICE int64_t place_of_item(const Team& team, const BlockBuild& build, int pass, int32_t head_group,
-                                          int32_t tile) {
+TANGRAM_HOST_DEVICE int64_t place_of_work_tile(const Team& team, const BlockBuild& build, int pass, int32_t head_group,
+                                               int32_t tile) {
   const int32_t groups_per_mask = build.listed_head_groups / build.head_groups;
   const int32_t* const costs = build.costs[pass];
   const int32_t num_tiles = build.num_tiles[pass];
@@ -284,11 +284,11 @@ TANGRAM_HOST_DEVICE int64_t place_of_item(const Team& team, const BlockBuild& bu
 
 /// What a tile sees forward, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
 TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, const BlockLists& lists,
-                                                   const BlockTile& tile, TileRun* runs) {
+                                                   const BlockTile& tile, TileRange* runs) {
   int32_t count = 0;
   const int32_t keys = build.num_full[tile.line] * kGroupKeys;
   if (keys > 0) {
-    TileRun run;
+    TileRange run;
     run.k_end = run.full_end = run.slice_k_end = keys;
     run.row_begin = tile.row_begin;
     run.row_end = tile.row_end;
@@ -299,7 +299,7 @@ TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, cons
   }
   const Diagonal diagonal = diagonal_of(build, lists, tile);
   if (diagonal.num_masked > 0) {
-    TileRun run;
+    TileRange run;
     run.k_begin = run.slice_k_begin = diagonal.begin;
     run.k_end = run.slice_k_end = tile.row_end;
     run.full_begin = diagonal.begin;  // and the first key of the tile's own, which its first row sees
@@ -328,7 +328,7 @@ TANGRAM_HOST_DEVICE inline RunPlaces places_of_runs(const BlockBuild& build, con
 /// Fills them in, each a run of blocks, up to the diagonal.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_plain_runs(const Team& team, const BlockBuild& build, const BlockLists& lists,
-                                         const BlockTile& tile, TileRun* runs) {
+                                         const BlockTile& tile, TileRange* runs) {
   const auto word = [&](int32_t at) { return lists.seen_bits(build, tile.line, at); };
   int32_t before = 0;
   for (int32_t from = 0; from < lists.words_per_line; from += team.size()) {
@@ -352,12 +352,12 @@ TANGRAM_HOST_DEVICE void fill_plain_runs(const Team& team, const BlockBuild& bui
 
 /// The items of the at-th tile of each pass for a head group.
 template <class Team>
-TANGRAM_HOST_DEVICE void fill_block_items(const Team& team, const BlockBuild& build, const BlockLists& lists,
-                                          int32_t head_group, int32_t at) {
+TANGRAM_HOST_DEVICE void fill_block_work_tiles(const Team& team, const BlockBuild& build, const BlockLists& lists,
+                                               int32_t head_group, int32_t at) {
   const int32_t groups_per_mask = build.listed_head_groups / build.head_groups, mask = head_group / groups_per_mask;
   if (build.has_forward && at < build.num_tiles[0]) {
     const BlockTile tile = block_tile(build, lists, 0, mask, at);
-    const int64_t place = place_of_item(team, build, 0, head_group, at);
+    const int64_t place = place_of_work_tile(team, build, 0, head_group, at);
     const bool is_first = head_group % groups_per_mask == 0;  // every head group of a mask would write the same runs
     RunPlaces run;
     if (!build.gathers) {
@@ -365,30 +365,30 @@ TANGRAM_HOST_DEVICE void fill_block_items(const Team& team, const BlockBuild& bu
       if (is_first && run.begin < run.end) fill_plain_runs(team, build, lists, tile, build.runs + run.begin);
     } else if (team.rank() == 0) {
       run.begin = (mask * build.num_tiles[0] + at) * kBlockRunsPerTile;
-      TileRun runs[kBlockRunsPerTile];
+      TileRange runs[kBlockRunsPerTile];
       const int32_t count = fill_block_runs(build, lists, tile, runs);
       for (int32_t r = 0; is_first && r < count; ++r) build.runs[run.begin + r] = runs[r];
       run.end = run.begin + count;
     }
     if (team.rank() == 0) {
-      build.forward_items[place] = {tile.row_begin, tile.row_end, run.begin, run.end};
-      build.item_groups[place] = head_group;
+      build.forward_work_tiles[place] = {tile.row_begin, tile.row_end, run.begin, run.end};
+      build.work_tile_groups[place] = head_group;
     }
   }
   if (build.has_backward && at < build.num_tiles[1]) {
     const BlockTile tile = block_tile(build, lists, 1, mask, at);
-    const int64_t place = place_of_item(team, build, 1, head_group, at);
+    const int64_t place = place_of_work_tile(team, build, 1, head_group, at);
     if (team.rank() == 0) {
       const Diagonal diagonal = diagonal_of(build, lists, tile);
       const int32_t in_group = tile.row_begin % kGroupKeys / build.tile_rows;  // of tiles shorter than a group
-      build.backward_items[place] = {tile.row_begin,
-                                     tile.row_end,
-                                     build.groups_index + build.first_group[tile.line],
-                                     build.num_full[tile.line] + diagonal.num_full + diagonal.num_masked,
-                                     diagonal.num_masked,
-                                     build.masks_index + in_group,
-                                     build.head_groups > 1 ? head_group : -1,
-                                     0};
+      build.backward_work_tiles[place] = {tile.row_begin,
+                                          tile.row_end,
+                                          build.groups_index + build.first_group[tile.line],
+                                          build.num_full[tile.line] + diagonal.num_full + diagonal.num_masked,
+                                          diagonal.num_masked,
+                                          build.masks_index + in_group,
+                                          build.head_groups > 1 ? head_group : -1,
+                                          0};
     }
   }
 }
@@ -414,13 +414,13 @@ TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& 
 }
 
 /// Of each head group: as many as the pass with more tiles has.
-TANGRAM_HOST_DEVICE inline int32_t item_parts(const BlockBuild& build) {
+TANGRAM_HOST_DEVICE inline int32_t work_tile_parts(const BlockBuild& build) {
   return most(build.num_tiles[0], build.num_tiles[1]);
 }
 
 /// How many calls of fill_block_part() write an image.
 TANGRAM_HOST_DEVICE inline int64_t num_block_parts(const BlockBuild& build, const BlockLists& lists) {
-  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * item_parts(build) +
+  return int64_t{lists.num_lines} + int64_t{build.listed_head_groups} * work_tile_parts(build) +
          (build.keys.rest ? num_key_parts(build.keys) : kDiagonalMasks);
 }
 
@@ -428,15 +428,15 @@ TANGRAM_HOST_DEVICE inline int64_t num_block_parts(const BlockBuild& build, cons
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_block_part(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                          int64_t part) {
-  const int32_t of_group = item_parts(build);
-  const int64_t items = int64_t{build.listed_head_groups} * of_group;
-  if (part < items) {
+  const int32_t of_group = work_tile_parts(build);
+  const int64_t work_tiles = int64_t{build.listed_head_groups} * of_group;
+  if (part < work_tiles) {
     const auto head_group = static_cast<int32_t>(part / of_group);
-    fill_block_items(team, build, lists, head_group, static_cast<int32_t>(part % of_group));
-  } else if (part < items + lists.num_lines) {
-    fill_groups(team, build, lists, static_cast<int32_t>(part - items));
+    fill_block_work_tiles(team, build, lists, head_group, static_cast<int32_t>(part % of_group));
+  } else if (part < work_tiles + lists.num_lines) {
+    fill_groups(team, build, lists, static_cast<int32_t>(part - work_tiles));
   } else if (part < num_block_parts(build, lists)) {
-    const auto at = static_cast<int32_t>(part - items - lists.num_lines);
+    const auto at = static_cast<int32_t>(part - work_tiles - lists.num_lines);
     if (build.keys.rest) fill_key_part(team, build.keys, lists.columns, at);
     if (build.has_backward) fill_diagonal_mask(team, build, at);
   }

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/rounding.hpp"
-#include "schedule/dealing_by_rule.hpp"
+#include "schedule/heuristic_tile_schedule.hpp"
 
 namespace tangram::schedule::builder {
 
@@ -20,14 +20,15 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   build.num_heads_q = shape.num_heads_q;
   build.num_heads_kv = shape.num_heads_kv;
   build.multiprocessors = gpu.multiprocessors;
-  const Dealing cached = dealing_in_sections(shape, gpu);
-  build.cached = {cached.pieces, cached.together == 0 ? shape.num_heads_kv * cached.pieces : cached.together};
+  const TileSchedule cached = l2_tile_schedule(shape, gpu);
+  build.cached = {cached.head_splits,
+                  cached.heads_in_l2 == 0 ? shape.num_heads_kv * cached.head_splits : cached.heads_in_l2};
   build.deterministic = capacity.deterministic;
-  build.heads_inside = scatters_heads_inside(shape.head_dim);
+  build.heads_innermost = scatters_heads_inside(shape.head_dim);
   build.scattered_pieces = scattered_pieces(shape.seqlen_q, shape.head_dim, shape.num_heads_q / shape.num_heads_kv,
                                             gpu.l2_bytes, gpu.has_slow_memory());
   build.max_q_tiles = static_cast<int32_t>(image.num_q_tiles());
-  build.items_offset = static_cast<int64_t>(image.backward_items());
+  build.work_tiles_offset = static_cast<int64_t>(image.backward_work_tiles());
   build.turns.max_segments = static_cast<int32_t>(std::min<int64_t>(image.num_turn_segments(), INT32_MAX));
   const auto pass = [&](const TileShape& tile, int64_t rows, int64_t keys, int64_t tiles, int64_t runs) {
     Pass result;
@@ -42,7 +43,8 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
     result.max_pieces = tiles == 0 ? 0 : static_cast<int32_t>(2 * runs + 2 * build.max_slices);
     return result;
   };
-  build.passes[0] = pass(forward, shape.seqlen_q, shape.seqlen_k, image.num_forward_items(), image.num_forward_runs());
+  build.passes[0] =
+      pass(forward, shape.seqlen_q, shape.seqlen_k, image.num_forward_work_tiles(), image.num_forward_runs());
   build.passes[1] = pass(backward, shape.seqlen_k, shape.seqlen_q, image.num_key_tiles(), image.num_backward_runs());
   for (int side = 0; side < 2; ++side) {
     const int64_t last_row = std::max<int64_t>((side == 0 ? shape.seqlen_q : shape.seqlen_k) - 1, 0);
@@ -68,7 +70,7 @@ void BuildLayout::place(SortBuild& build, const Place& place) const {
     take(pass.first_run, pass.max_tiles + 1);
     take(pass.first_interval, pass.max_tiles + 1);
     take(pass.unsorted, pass.max_pieces);
-    take(pass.pieces, pass.max_pieces);
+    take(pass.head_splits, pass.max_pieces);
     take(pass.next, pass.max_pieces);
     take(pass.open_runs, pass.max_pieces);
   }
@@ -115,13 +117,13 @@ SortBuild BuildLayout::at(std::byte* memory, std::byte* image) const {
   in_image(build.facts, image_.facts());
   in_image(build.q_tiles, image_.q_tiles());
   in_image(build.covered_queries, image_.covered_queries());
-  in_image(build.forward_items, image_.forward_items());
+  in_image(build.forward_work_tiles, image_.forward_work_tiles());
   in_image(build.passes[0].runs, image_.forward_runs());
   in_image(build.passes[1].runs, image_.backward_runs());
   in_image(build.run_tiles, image_.run_tiles());
-  in_image(build.items, image_.backward_items());
+  in_image(build.work_tiles, image_.backward_work_tiles());
   in_image(build.intervals, image_.intervals());
-  in_image(build.turns.segments, image_.turn_segments());
+  in_image(build.turns.segments, image_.dq_order_segments());
   return build;
 }
 

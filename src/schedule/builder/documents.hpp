@@ -30,12 +30,12 @@ template <class Team>
 TANGRAM_HOST_DEVICE void begin_build(const Team& team, const Build& build) {
   State& state = *build.state;
   if (team.rank() == 0) {
-    state.num_pieces[0] = state.num_pieces[1] = 0;
+    state.num_head_splits[0] = state.num_head_splits[1] = 0;
     state.num_slices = state.num_slices_of_keys = 0;
     state.first_problem = kNoProblem;
     state.refused = false;
     state.num_tiles[0] = state.num_tiles[1] = state.num_q_tiles = 0;
-    state.num_intervals = state.num_items = 0;
+    state.num_intervals = state.num_work_tiles = 0;
     build.num_candidates[0] = build.num_candidates[1] = 0;
   }
   team.sync();

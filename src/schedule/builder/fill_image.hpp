@@ -16,10 +16,10 @@ struct ArrayPlaces {
   int64_t forward = 0, backward = 0, segments = 0;
 };
 TANGRAM_HOST_DEVICE inline ArrayPlaces array_places(const Build& build) {
-  static_assert(sizeof(TurnSegment) == sizeof(RowInterval));
+  static_assert(sizeof(DqOrderSegment) == sizeof(RowInterval));
   const State& state = *build.state;
   ArrayPlaces places;
-  places.forward = (build.items_offset + int64_t{state.num_items} * static_cast<int64_t>(sizeof(Item))) /
+  places.forward = (build.work_tiles_offset + int64_t{state.num_work_tiles} * static_cast<int64_t>(sizeof(WorkTile))) /
                    static_cast<int64_t>(sizeof(RowInterval));
   places.backward = places.forward + (build.has_forward ? state.num_intervals : 0);
   places.segments = places.backward;
@@ -45,7 +45,7 @@ TANGRAM_HOST_DEVICE uint64_t shown_rows(const Team& team, const Pass& pass, int3
 
 /// Longest first, ties in the order of rows.
 template <class Team>
-TANGRAM_HOST_DEVICE void fill_forward_item(const Team& team, const Build& build, int32_t at) {
+TANGRAM_HOST_DEVICE void fill_forward_work_tile(const Team& team, const Build& build, int32_t at) {
   const Pass& pass = build.passes[0];
   const int32_t cost = pass.costs[at];
   int64_t before = 0;
@@ -55,25 +55,25 @@ TANGRAM_HOST_DEVICE void fill_forward_item(const Team& team, const Build& build,
   });
   before = team.sum(before);
   if (team.rank() != 0) return;
-  build.forward_items[before] = {pass.begins[at], pass.begins[at + 1], pass.first_run[at], pass.first_run[at + 1]};
+  build.forward_work_tiles[before] = {pass.begins[at], pass.begins[at + 1], pass.first_run[at], pass.first_run[at + 1]};
 }
 
 /// Of the key tiles that are dealt before one, and of all in its group: pieces of a head, tiles, tiles in pieces.
-struct DealtBefore {
+struct ScheduledBefore {
   struct Count {
-    int64_t pieces = 0, tiles = 0, cut = 0;
+    int64_t head_splits = 0, tiles = 0, cut = 0;
   };
   Count earlier, group, before;  ///< in earlier groups, in its own, before it there
 
   /// The longest pieces come first, then the longest items.
   template <class Team>
-  TANGRAM_HOST_DEVICE static DealtBefore of(const Team& team, const Build& build, int32_t at) {
+  TANGRAM_HOST_DEVICE static ScheduledBefore of(const Team& team, const Build& build, int32_t at) {
     const Tile* const tiles = build.passes[1].tiles;
     const Share share = build.shares[at];
     const int32_t visits = tiles[at].count;
-    DealtBefore result;
+    ScheduledBefore result;
     const auto count_in = [&](Count& count, const Share& other) {
-      count.pieces += other.pieces, ++count.tiles, count.cut += other.pieces > 1;
+      count.head_splits += other.head_splits, ++count.tiles, count.cut += other.head_splits > 1;
     };
     for_each(team, build.state->num_tiles[1], [&](int32_t i) {
       const Share other = build.shares[i];
@@ -86,91 +86,93 @@ struct DealtBefore {
       }
     });
     for (Count* count : {&result.earlier, &result.group, &result.before}) {
-      count->pieces = team.sum(count->pieces), count->tiles = team.sum(count->tiles), count->cut = team.sum(count->cut);
+      count->head_splits = team.sum(count->head_splits), count->tiles = team.sum(count->tiles),
+      count->cut = team.sum(count->cut);
     }
     return result;
   }
 };
 
 /// Where an item is dealt, and where its pieces add up.
-struct ItemPlace {
-  int64_t item = 0, slab = 0;
+struct WorkTilePlace {
+  int64_t work_tile = 0, accum_tile = 0;
 };
 
 /// Groups one after the other, in each so many heads at a time.
-TANGRAM_HOST_DEVICE inline ItemPlace place_by_group(const Build& build, const DealtBefore& dealt, const Share& share,
-                                                    int32_t head, int32_t piece) {
-  const int64_t heads = build.num_heads_kv, together = build.state->heads_together;
-  const int64_t first = head / together * together, width = least(together, heads - first);
+TANGRAM_HOST_DEVICE inline WorkTilePlace place_by_group(const Build& build, const ScheduledBefore& dealt,
+                                                        const Share& share, int32_t head, int32_t head_split) {
+  const int64_t heads = build.num_heads_kv, heads_in_l2 = build.state->heads_together;
+  const int64_t first = head / heads_in_l2 * heads_in_l2, width = least(heads_in_l2, heads - first);
   const auto place = [&](int64_t earlier, int64_t group, int64_t before, int64_t each) {
     return earlier * heads + first * group + before * width + (head - first) * each;
   };
-  return {place(dealt.earlier.pieces, dealt.group.pieces, dealt.before.pieces, share.pieces) + piece,
-          share.pieces == 1 ? 0 : place(dealt.earlier.cut, dealt.group.cut, dealt.before.cut, 1)};
+  return {place(dealt.earlier.head_splits, dealt.group.head_splits, dealt.before.head_splits, share.head_splits) +
+              head_split,
+          share.head_splits == 1 ? 0 : place(dealt.earlier.cut, dealt.group.cut, dealt.before.cut, 1)};
 }
 
 /// Sections of pieces of all heads; of tiles that nobody sees, one group behind the others, those count that are the
 /// first of a head.
-TANGRAM_HOST_DEVICE inline ItemPlace place_in_section(const Build& build, const DealtBefore& dealt, const Share& share,
-                                                      int32_t head, int32_t piece) {
+TANGRAM_HOST_DEVICE inline WorkTilePlace place_in_section(const Build& build, const ScheduledBefore& dealt,
+                                                          const Share& share, int32_t head, int32_t head_split) {
   const Sections& sections = build.state->sections;
-  const int32_t pieces = sections.pieces, all = build.num_heads_kv * pieces;
+  const int32_t head_splits = sections.head_splits, all = build.num_heads_kv * head_splits;
   const bool is_seen = share.group == 0;
   const int64_t seen = is_seen ? dealt.group.tiles : dealt.earlier.tiles;
   const int64_t unseen = build.state->num_tiles[1] - seen;
-  const auto begin_of = [&](int32_t number) { return number / sections.together * sections.together; };
-  const auto heads_before = [&](int32_t number) { return (number + pieces - 1) / pieces; };
-  const int32_t number = head * pieces + piece, begin = begin_of(number);
-  const int32_t end = least(begin + sections.together, all);
+  const auto begin_of = [&](int32_t number) { return number / sections.heads_in_l2 * sections.heads_in_l2; };
+  const auto heads_before = [&](int32_t number) { return (number + head_splits - 1) / head_splits; };
+  const int32_t number = head * head_splits + head_split, begin = begin_of(number);
+  const int32_t end = least(begin + sections.heads_in_l2, all);
   const int32_t heads = heads_before(end) - heads_before(begin);
-  ItemPlace place;
-  place.item = seen * begin + unseen * heads_before(begin);
+  WorkTilePlace place;
+  place.work_tile = seen * begin + unseen * heads_before(begin);
   if (is_seen) {
-    place.item += dealt.before.tiles * (end - begin) + number - begin;
+    place.work_tile += dealt.before.tiles * (end - begin) + number - begin;
   } else {
-    place.item += seen * (end - begin) + dealt.before.tiles * heads + head - heads_before(begin);
+    place.work_tile += seen * (end - begin) + dealt.before.tiles * heads + head - heads_before(begin);
   }
-  if (!is_seen || pieces == 1) return place;
-  const int32_t first = begin_of(head * pieces);  // where the first piece of this head is dealt
-  const int32_t first_end = least(first + sections.together, all);
-  place.slab = seen * heads_before(first) + dealt.before.tiles * (heads_before(first_end) - heads_before(first)) +
-               head - heads_before(first);
+  if (!is_seen || head_splits == 1) return place;
+  const int32_t first = begin_of(head * head_splits);  // where the first piece of this head is dealt
+  const int32_t first_end = least(first + sections.heads_in_l2, all);
+  place.accum_tile = seen * heads_before(first) + dealt.before.tiles * (heads_before(first_end) - heads_before(first)) +
+                     head - heads_before(first);
   return place;
 }
 
 /// The items of a key tile, for all heads.
 template <class Team>
-TANGRAM_HOST_DEVICE void fill_backward_items(const Team& team, const Build& build, int32_t at) {
+TANGRAM_HOST_DEVICE void fill_backward_work_tiles(const Team& team, const Build& build, int32_t at) {
   const Pass& pass = build.passes[1];
   const State& state = *build.state;
   const Share share = build.shares[at];
-  const DealtBefore dealt = DealtBefore::of(team, build, at);
-  Item item;
-  item.row_begin = pass.begins[at];
-  item.row_end = pass.begins[at + 1];
-  item.run_begin = pass.first_run[at];
-  item.run_end = pass.first_run[at + 1];
+  const ScheduledBefore dealt = ScheduledBefore::of(team, build, at);
+  WorkTile work_tile;
+  work_tile.row_begin = pass.begins[at];
+  work_tile.row_end = pass.begins[at + 1];
+  work_tile.run_begin = pass.first_run[at];
+  work_tile.run_end = pass.first_run[at + 1];
   for (int word = 0; word < 2; ++word) {
-    const uint64_t bits = shown_rows(team, pass, state.num_slices_of_keys, item.row_begin + word * 64);
-    item.covered[word * 2] = static_cast<uint32_t>(bits);
-    item.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
-    if (bits != ~uint64_t{0}) item.flags = kItemZeroRows;
+    const uint64_t bits = shown_rows(team, pass, state.num_slices_of_keys, work_tile.row_begin + word * 64);
+    work_tile.covered[word * 2] = static_cast<uint32_t>(bits);
+    work_tile.covered[word * 2 + 1] = static_cast<uint32_t>(bits >> 32);
+    if (bits != ~uint64_t{0}) work_tile.flags = kWorkTileZeroRows;
   }
   const int32_t group_heads = build.num_heads_q / build.num_heads_kv;
-  const auto first_head = [&](int32_t piece) { return group_heads * piece / share.pieces; };
-  item.num_pieces = share.pieces;
-  for_each(team, build.num_heads_kv * share.pieces, [&](int32_t number) {
-    const int32_t head = number / share.pieces, piece = number - head * share.pieces;
-    const ItemPlace place = state.sections.pieces > 0 ? place_in_section(build, dealt, share, head, piece)
-                                                      : place_by_group(build, dealt, share, head, piece);
-    Item of_piece = item;
+  const auto first_head = [&](int32_t head_split) { return group_heads * head_split / share.head_splits; };
+  work_tile.num_head_splits = share.head_splits;
+  for_each(team, build.num_heads_kv * share.head_splits, [&](int32_t number) {
+    const int32_t head = number / share.head_splits, head_split = number - head * share.head_splits;
+    const WorkTilePlace place = state.sections.head_splits > 0 ? place_in_section(build, dealt, share, head, head_split)
+                                                               : place_by_group(build, dealt, share, head, head_split);
+    WorkTile of_piece = work_tile;
     of_piece.kv_head = head;
-    of_piece.head_begin = head * group_heads + first_head(piece);
-    of_piece.head_end = head * group_heads + first_head(piece + 1);
+    of_piece.head_begin = head * group_heads + first_head(head_split);
+    of_piece.head_end = head * group_heads + first_head(head_split + 1);
     of_piece.num_steps = pass.tiles[at].count * (of_piece.head_end - of_piece.head_begin);
-    of_piece.piece = piece;
-    of_piece.slab = static_cast<int32_t>(place.slab);
-    build.items[place.item] = of_piece;
+    of_piece.head_split = head_split;
+    of_piece.accum_tile = static_cast<int32_t>(place.accum_tile);
+    build.work_tiles[place.work_tile] = of_piece;
   });
 }
 
@@ -199,11 +201,11 @@ TANGRAM_HOST_DEVICE void fill_part(const Team& team, const Build& build, int32_t
   if (part < forward) {
     if (!build.has_forward || part >= state.num_tiles[0]) return;
     fill_runs(team, build, 0, part, places.forward, 0);
-    fill_forward_item(team, build, part);
+    fill_forward_work_tile(team, build, part);
   } else if (part < forward + backward) {
     if (part - forward >= state.num_tiles[1]) return;
     fill_runs(team, build, 1, part - forward, places.backward, places.segments);
-    fill_backward_items(team, build, part - forward);
+    fill_backward_work_tiles(team, build, part - forward);
   } else {
     fill_q_tile(team, build, part - forward - backward);
   }

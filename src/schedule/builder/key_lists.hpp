@@ -17,7 +17,7 @@ namespace tangram::schedule::builder {
 /// Pointers and sizes that are the same for every mask of a buffer.
 struct KeyBuild {
   bool rest = false;  ///< else the backward pass gathers, and all that follows is nothing
-  KeyDealing dealing;
+  KeyTileSchedule dealing;
   int32_t num_q_tiles = 0;
   int32_t seqlen_q = 0, seqlen_k = 0;
   // To work in: of columns of the smallest blocks.
@@ -25,9 +25,9 @@ struct KeyBuild {
   int32_t* first_run = nullptr;  ///< [masks * tiles + 1] how many runs a tile of a mask has, then where they begin
   int32_t* visits = nullptr;     ///< [masks * tiles] query tiles
   // The image.
-  Item* items = nullptr;
-  TileRun* runs = nullptr;
-  RunTiles* run_tiles = nullptr;
+  WorkTile* work_tiles = nullptr;
+  TileRange* runs = nullptr;
+  RangeQueryTiles* run_tiles = nullptr;
   QueryTile* q_tiles = nullptr;
 
   TANGRAM_HOST_DEVICE int32_t all_tiles() const { return dealing.masks * dealing.num_tiles; }
@@ -127,7 +127,7 @@ TANGRAM_HOST_DEVICE void fill_key_runs(const Team& team, const KeyBuild& build, 
       slice.key_begin = bit * columns.block;
       slice.key_end = static_cast<int32_t>(
           least<int64_t>(int64_t{end_of_run(word, columns.words_per_column, bit)} * columns.block, build.seqlen_q));
-      const TileRun run = closed_form(canonical(slice, columns.causal ? 0 : kOpenMin, kOpenMax), true);
+      const TileRange run = closed_form(canonical(slice, columns.causal ? 0 : kOpenMin, kOpenMax), true);
       build.runs[place] = run;
       build.run_tiles[place] = {run.k_begin / kKeyStepQueries, tiles_of(run.k_end, kKeyStepQueries), 0};
     }
@@ -136,8 +136,8 @@ TANGRAM_HOST_DEVICE void fill_key_runs(const Team& team, const KeyBuild& build, 
 
 /// The items of a tile of a mask.
 template <class Team>
-TANGRAM_HOST_DEVICE void fill_key_items(const Team& team, const KeyBuild& build, int32_t at) {
-  const KeyDealing& dealing = build.dealing;
+TANGRAM_HOST_DEVICE void fill_key_work_tiles(const Team& team, const KeyBuild& build, int32_t at) {
+  const KeyTileSchedule& dealing = build.dealing;
   const int32_t mask = at / dealing.num_tiles, tile = at % dealing.num_tiles, visits = build.visits[at];
   const int32_t* const of_mask = build.visits + int64_t{mask} * dealing.num_tiles;
   int64_t before = 0;
@@ -146,18 +146,19 @@ TANGRAM_HOST_DEVICE void fill_key_items(const Team& team, const KeyBuild& build,
     before += more > 0 || (more == 0 && i < tile);
   });
   before = team.sum(before);
-  Item item;
-  item.row_begin = tile * kKeyTileRows;
-  item.row_end = least(item.row_begin + kKeyTileRows, build.seqlen_k);
-  item.run_begin = build.first_run[at];
-  item.run_end = build.first_run[at + 1];
+  WorkTile work_tile;
+  work_tile.row_begin = tile * kKeyTileRows;
+  work_tile.row_end = least(work_tile.row_begin + kKeyTileRows, build.seqlen_k);
+  work_tile.run_begin = build.first_run[at];
+  work_tile.run_end = build.first_run[at + 1];
   for (int32_t word = 0; word < 4; ++word) {  // all rows or none, and those behind the last key
-    const int32_t rows = visits > 0 ? 0 : item.row_end - item.row_begin - word * 32;
-    item.covered[word] = rows >= 32 ? 0 : rows <= 0 ? ~uint32_t{0} : ~((uint32_t{1} << rows) - 1);
+    const int32_t rows = visits > 0 ? 0 : work_tile.row_end - work_tile.row_begin - word * 32;
+    work_tile.covered[word] = rows >= 32 ? 0 : rows <= 0 ? ~uint32_t{0} : ~((uint32_t{1} << rows) - 1);
   }
-  if (visits == 0) item.flags = kItemZeroRows;
-  for_each(team, dealing.items_of_tile(),
-           [&](int32_t i) { build.items[dealing.place(mask, i, before)] = dealing.item(item, mask, i, visits); });
+  if (visits == 0) work_tile.flags = kWorkTileZeroRows;
+  for_each(team, dealing.work_tiles_of_tile(), [&](int32_t i) {
+    build.work_tiles[dealing.place(mask, i, before)] = dealing.work_tile(work_tile, mask, i, visits);
+  });
 }
 
 inline constexpr int32_t kQueryTilesOfPart = 32;
@@ -172,7 +173,7 @@ TANGRAM_HOST_DEVICE void fill_key_part(const Team& team, const KeyBuild& build, 
                                        int32_t part) {
   if (part < build.all_tiles()) {
     fill_key_runs(team, build, columns, part);
-    fill_key_items(team, build, part);
+    fill_key_work_tiles(team, build, part);
     return;
   }
   const int32_t first = (part - build.all_tiles()) * kQueryTilesOfPart;

@@ -22,14 +22,14 @@ TANGRAM_HOST_DEVICE inline Window window_of(const Pass& pass, int32_t num_slices
           first_of(num_slices, [&](int32_t i) { return pass.slices[i].row_begin >= end; })};
 }
 
-TANGRAM_HOST_DEVICE inline bool has_all_rows(const Slice& piece, int32_t begin, int32_t end) {
-  return piece.row_begin == begin && piece.row_end == end;
+TANGRAM_HOST_DEVICE inline bool has_all_rows(const Slice& head_split, int32_t begin, int32_t end) {
+  return head_split.row_begin == begin && head_split.row_end == end;
 }
 
 /// The pieces of the tile in the order of their keys; false if there is no room for them.
 template <class Team>
-TANGRAM_HOST_DEVICE bool collect_pieces(const Team& team, const Pass& pass, int32_t num_slices, uint64_t* num_pieces,
-                                        int32_t begin, int32_t end, Tile* tile) {
+TANGRAM_HOST_DEVICE bool collect_pieces(const Team& team, const Pass& pass, int32_t num_slices,
+                                        uint64_t* num_head_splits, int32_t begin, int32_t end, Tile* tile) {
   const Window window = window_of(pass, num_slices, begin, end);
   int64_t mine = 0;
   for (int32_t i = window.first + team.rank(); i < window.last; i += team.size())
@@ -38,7 +38,7 @@ TANGRAM_HOST_DEVICE bool collect_pieces(const Team& team, const Pass& pass, int3
   uint64_t place = 0;
   if (team.rank() == 0) {
     *tile = {};
-    if (count > 0) place = team.add(num_pieces, static_cast<uint64_t>(count));
+    if (count > 0) place = team.add(num_head_splits, static_cast<uint64_t>(count));
   }
   place = static_cast<uint64_t>(team.first(static_cast<int64_t>(place)));
   if (place + static_cast<uint64_t>(count) > static_cast<uint64_t>(pass.max_pieces)) return false;
@@ -48,30 +48,31 @@ TANGRAM_HOST_DEVICE bool collect_pieces(const Team& team, const Pass& pass, int3
   // Pieces come in any order, and stand where as many others have earlier keys.
   for (int32_t i = window.first + team.rank(); i < window.last; i += team.size()) {
     if (pass.slices[i].row_end <= begin) continue;
-    pass.unsorted[first + team.add(&tile->num_pieces, 1)] = cut_rows(pass.slices[i], begin, end);
+    pass.unsorted[first + team.add(&tile->num_head_splits, 1)] = cut_rows(pass.slices[i], begin, end);
   }
   team.sync();
   for_each(team, count, [&](int32_t i) {
-    const Slice piece = pass.unsorted[first + i];
+    const Slice head_split = pass.unsorted[first + i];
     int32_t before = 0;
-    for (int32_t j = 0; j < count; ++j) before += has_earlier_keys(pass.unsorted[first + j], piece);
-    pass.pieces[first + before] = piece;
+    for (int32_t j = 0; j < count; ++j) before += has_earlier_keys(pass.unsorted[first + j], head_split);
+    pass.head_splits[first + before] = head_split;
   });
   team.sync();
   return true;
 }
 
 /// First fit by the first key, by one thread; returns the number of runs. `runs`, `next`: of these pieces.
-TANGRAM_HOST_DEVICE inline int32_t pack_pieces(const Slice* pieces, int32_t num_pieces, Run* runs, int32_t* next) {
+TANGRAM_HOST_DEVICE inline int32_t pack_pieces(const Slice* head_splits, int32_t num_head_splits, Run* runs,
+                                               int32_t* next) {
   int32_t num_runs = 0, first_alive = 0;
-  for (int32_t i = 0; i < num_pieces; ++i) {
-    const Slice piece = pieces[i];
+  for (int32_t i = 0; i < num_head_splits; ++i) {
+    const Slice head_split = head_splits[i];
     next[i] = kNoPiece;
-    const auto ends_before = [&](const Run& run) { return run.key_end < piece.key_begin; };
+    const auto ends_before = [&](const Run& run) { return run.key_end < head_split.key_begin; };
     const auto shares_rows = [&](const Run& run) {
-      if (run.row_end <= piece.row_begin || piece.row_end <= run.row_begin) return false;
+      if (run.row_end <= head_split.row_begin || head_split.row_end <= run.row_begin) return false;
       for (int32_t p = run.first; p != kNoPiece; p = next[p]) {
-        if (pieces[p].row_begin < piece.row_end && piece.row_begin < pieces[p].row_end) return true;
+        if (head_splits[p].row_begin < head_split.row_end && head_split.row_begin < head_splits[p].row_end) return true;
       }
       return false;
     };
@@ -79,14 +80,14 @@ TANGRAM_HOST_DEVICE inline int32_t pack_pieces(const Slice* pieces, int32_t num_
     int32_t at = first_alive;
     while (at < num_runs && (ends_before(runs[at]) || shares_rows(runs[at]))) ++at;
     if (at == num_runs) {
-      runs[num_runs++] = {piece.key_begin, piece.key_end, piece.row_begin, piece.row_end, i, i};
+      runs[num_runs++] = {head_split.key_begin, head_split.key_end, head_split.row_begin, head_split.row_end, i, i};
       continue;
     }
     Run& run = runs[at];
-    run.key_begin = least(run.key_begin, piece.key_begin);
-    run.key_end = most(run.key_end, piece.key_end);
-    run.row_begin = least(run.row_begin, piece.row_begin);
-    run.row_end = most(run.row_end, piece.row_end);
+    run.key_begin = least(run.key_begin, head_split.key_begin);
+    run.key_end = most(run.key_end, head_split.key_end);
+    run.row_begin = least(run.row_begin, head_split.row_begin);
+    run.row_end = most(run.row_end, head_split.row_end);
     next[run.last] = i;
     run.last = i;
   }
@@ -101,8 +102,8 @@ TANGRAM_HOST_DEVICE inline int32_t tile_of_row(const int32_t* begins, int32_t nu
 /// Keys of run r of a tile: of a whole tile a run is a piece.
 TANGRAM_HOST_DEVICE inline Run run_of(const Pass& pass, const Tile& tile, int32_t r) {
   if (!tile.whole) return pass.open_runs[tile.first_piece + r];
-  const Slice& piece = pass.pieces[tile.first_piece + r];
-  return {piece.key_begin, piece.key_end, piece.row_begin, piece.row_end, r, r};
+  const Slice& head_split = pass.head_splits[tile.first_piece + r];
+  return {head_split.key_begin, head_split.key_end, head_split.row_begin, head_split.row_end, r, r};
 }
 
 /// Counts what the tile sees. `index`: of the pass.
@@ -114,19 +115,20 @@ TANGRAM_HOST_DEVICE void count_tile(const Team& team, const Build& build, int in
   Tile* const tile = pass.tiles + at;
   const int32_t begin = pass.begins[at], end = pass.begins[at + 1];
   const int32_t num_slices = index == 0 ? state.num_slices : state.num_slices_of_keys;
-  if (!collect_pieces(team, pass, num_slices, &state.num_pieces[index], begin, end, tile)) {
+  if (!collect_pieces(team, pass, num_slices, &state.num_head_splits[index], begin, end, tile)) {
     if (team.rank() == 0) pass.first_run[at] = pass.first_interval[at] = pass.costs[at] = 0;
-    return;  // num_pieces says so
+    return;  // num_head_splits says so
   }
-  const int32_t num_pieces = tile->num_pieces, first = tile->first_piece;
+  const int32_t num_head_splits = tile->num_head_splits, first = tile->first_piece;
   bool mine_whole = true;
-  for_each(team, num_pieces,
-           [&](int32_t i) { mine_whole = mine_whole && has_all_rows(pass.pieces[first + i], begin, end); });
-  const bool whole = num_pieces == 1 || team.all(mine_whole);
+  for_each(team, num_head_splits,
+           [&](int32_t i) { mine_whole = mine_whole && has_all_rows(pass.head_splits[first + i], begin, end); });
+  const bool whole = num_head_splits == 1 || team.all(mine_whole);
   if (team.rank() == 0) {
     tile->whole = whole;
     tile->num_runs =
-        whole ? num_pieces : pack_pieces(pass.pieces + first, num_pieces, pass.open_runs + first, pass.next + first);
+        whole ? num_head_splits
+              : pack_pieces(pass.head_splits + first, num_head_splits, pass.open_runs + first, pass.next + first);
   }
   team.sync();
   const Tile facts = *tile;
@@ -157,21 +159,21 @@ TANGRAM_HOST_DEVICE void count_tile(const Team& team, const Build& build, int in
 }
 
 /// The keys that all rows of a piece see; empty: begin >= end.
-TANGRAM_HOST_DEVICE inline RowInterval common_keys(const Slice& piece) {
-  return {piece.first_key(piece.row_end - 1), piece.end_key(piece.row_begin)};
+TANGRAM_HOST_DEVICE inline RowInterval common_keys(const Slice& head_split) {
+  return {head_split.first_key(head_split.row_end - 1), head_split.end_key(head_split.row_begin)};
 }
 
 /// Of a run that is one piece; `has_all`: of the tile's rows.
-TANGRAM_HOST_DEVICE inline TileRun closed_form(const Slice& piece, bool has_all) {
-  TileRun run;
-  run.k_begin = run.slice_k_begin = piece.key_begin;
-  run.k_end = run.slice_k_end = piece.key_end;
-  const RowInterval common = common_keys(piece);
+TANGRAM_HOST_DEVICE inline TileRange closed_form(const Slice& head_split, bool has_all) {
+  TileRange run;
+  run.k_begin = run.slice_k_begin = head_split.key_begin;
+  run.k_end = run.slice_k_end = head_split.key_end;
+  const RowInterval common = common_keys(head_split);
   if (has_all && common.begin < common.end) run.full_begin = common.begin, run.full_end = common.end;
-  run.row_begin = piece.row_begin;
-  run.row_end = piece.row_end;
-  run.min_diag = most(piece.min_diag, piece.key_begin - piece.row_end);
-  run.max_diag = least(piece.max_diag, piece.key_end - piece.row_begin);
+  run.row_begin = head_split.row_begin;
+  run.row_end = head_split.row_end;
+  run.min_diag = most(head_split.min_diag, head_split.key_begin - head_split.row_end);
+  run.max_diag = least(head_split.max_diag, head_split.key_end - head_split.row_begin);
   return run;
 }
 
@@ -183,14 +185,14 @@ TANGRAM_HOST_DEVICE void fill_runs(const Team& team, const Build& build, int ind
   const Pass& pass = build.passes[index];
   const Tile tile = pass.tiles[at];
   const int32_t begin = pass.begins[at], end = pass.begins[at + 1];
-  const Slice* const pieces = pass.pieces + tile.first_piece;
+  const Slice* const head_splits = pass.head_splits + tile.first_piece;
   const int32_t* const next = pass.next + tile.first_piece;
-  TileRun* const runs = pass.runs + pass.first_run[at];
+  TileRange* const runs = pass.runs + pass.first_run[at];
   const int32_t num_runs = pass.first_run[at + 1] - pass.first_run[at];  // none of a refused mask
   for_each(team, num_runs, [&](int32_t r) {
     const Run open = run_of(pass, tile, r);
     if (open.first == open.last)
-      runs[r] = closed_form(pieces[open.first], has_all_rows(pieces[open.first], begin, end));
+      runs[r] = closed_form(head_splits[open.first], has_all_rows(head_splits[open.first], begin, end));
     if (index == 0) return;
     build.run_tiles[pass.first_run[at] + r] = {
         tile_of_row(build.q_begins, build.state->num_q_tiles, open.key_begin),
@@ -207,17 +209,17 @@ TANGRAM_HOST_DEVICE void fill_runs(const Team& team, const Build& build, int ind
     RowInterval common{open.key_begin, open.key_end};
     int32_t num_rows = 0;
     for (int32_t p = open.first; p != kNoPiece; p = next[p]) {
-      const Slice piece = pieces[p];
-      for_each(team, piece.row_end - piece.row_begin, [&](int32_t i) {
-        const int32_t row = piece.row_begin + i;
-        intervals[row - begin] = {piece.first_key(row), piece.end_key(row)};
+      const Slice head_split = head_splits[p];
+      for_each(team, head_split.row_end - head_split.row_begin, [&](int32_t i) {
+        const int32_t row = head_split.row_begin + i;
+        intervals[row - begin] = {head_split.first_key(row), head_split.end_key(row)};
       });
-      num_rows += piece.row_end - piece.row_begin;
-      const RowInterval of_piece = common_keys(piece);
+      num_rows += head_split.row_end - head_split.row_begin;
+      const RowInterval of_piece = common_keys(head_split);
       common = {most(common.begin, of_piece.begin), least(common.end, of_piece.end)};
     }
     if (team.rank() == 0) {
-      TileRun run;
+      TileRange run;
       run.k_begin = open.key_begin;
       run.k_end = open.key_end;
       if (num_rows == end - begin && common.begin < common.end) {

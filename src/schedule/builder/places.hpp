@@ -8,8 +8,8 @@
 #include <cstdint>
 
 #include "schedule/builder/slice.hpp"
-#include "schedule/dealing_rule.hpp"
-#include "schedule/key_items.hpp"
+#include "schedule/key_work_tiles.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::schedule::builder {
@@ -55,7 +55,7 @@ struct Run {
 };
 
 struct Tile {
-  int32_t first_piece = 0, num_pieces = 0;
+  int32_t first_piece = 0, num_head_splits = 0;
   int32_t num_runs = 0;
   bool whole = true;  ///< every piece has all rows of the tile, so that each is a run
   // Of the backward pass: query tiles that its runs visit, see Extent.
@@ -76,23 +76,23 @@ struct Pass {
   int32_t* first_run = nullptr;       ///< [max_tiles + 1]
   int32_t* first_interval = nullptr;  ///< [max_tiles + 1] rows of intervals
   Slice* unsorted = nullptr;          ///< [max_pieces]
-  Slice* pieces = nullptr;            ///< [max_pieces]
+  Slice* head_splits = nullptr;       ///< [max_pieces]
   int32_t* next = nullptr;            ///< [max_pieces] the next piece of the same run
   Run* open_runs = nullptr;           ///< [max_pieces] of tiles that are not `whole`
-  TileRun* runs = nullptr;            ///< in the image
+  TileRange* runs = nullptr;          ///< in the image
 };
 
-/// How the items of a key tile are dealt; see deal_items.hpp.
+/// How the items of a key tile are dealt; see emit_work_tiles.hpp.
 struct Share {
   int32_t group = 0;  ///< place of its group
   int32_t steps = 0;  ///< of a piece
-  int32_t pieces = 1;
+  int32_t head_splits = 1;
 };
 
 /// What changes from mask to mask; of any content before but for `report`.
 struct State {
   Report report;
-  uint64_t num_pieces[2];
+  uint64_t num_head_splits[2];
   int32_t num_slices;  ///< of either pass may differ
   int32_t num_slices_of_keys;
   uint32_t first_problem;  ///< index * kProblems + Problem; kNoProblem
@@ -100,7 +100,7 @@ struct State {
   int32_t num_tiles[2];
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
-  int32_t num_items;
+  int32_t num_work_tiles;
   Sections sections;       ///< in which items are dealt, or, without pieces, by group,
   int32_t heads_together;  ///< of so many K/V heads at a time
 };
@@ -121,9 +121,9 @@ struct Build {
   // The backward pass.
   int32_t num_heads_q = 0, num_heads_kv = 0, multiprocessors = 0;
   int32_t max_q_tiles = 0;
-  Sections cached;  ///< of dealing_in_sections(), pieces of all heads counted
+  Sections cached;  ///< of l2_tile_schedule(), pieces of all heads counted
   bool deterministic = false;
-  bool heads_inside = false;  ///< scatters_heads_inside()
+  bool heads_innermost = false;  ///< scatters_heads_inside()
   ScatteredPieces scattered_pieces;
   int32_t* q_begins = nullptr;     ///< [max_q_tiles + 1]
   int32_t* inside = nullptr;       ///< [max_q_tiles + 2]
@@ -135,11 +135,11 @@ struct Build {
   BackwardFacts* facts = nullptr;
   QueryTile* q_tiles = nullptr;
   uint64_t* covered_queries = nullptr;
-  TileItem* forward_items = nullptr;
-  RunTiles* run_tiles = nullptr;
-  Item* items = nullptr;
+  MaskTile* forward_work_tiles = nullptr;
+  RangeQueryTiles* run_tiles = nullptr;
+  WorkTile* work_tiles = nullptr;
   RowInterval* intervals = nullptr;  ///< the begin of the image
-  int64_t items_offset = 0;
+  int64_t work_tiles_offset = 0;
 };
 
 /// The query tiles [first, end) that a run of the backward pass visits.
@@ -150,13 +150,13 @@ struct DealtRun {
 /// What deterministic calls want besides, see turns.hpp. Runs are those of the items of one head, in the order in which
 /// these are dealt, and in an item in that of its walk.
 struct Turns {
-  int32_t max_segments = 0;          ///< 0: of other calls
-  DealtRun* dealt = nullptr;         ///< [max_runs]
-  int32_t* first_dealt = nullptr;    ///< [max_tiles] the first run of a key tile
-  int32_t* first_segment = nullptr;  ///< [max_runs + 1] how many of each run, then where they begin
-  int32_t* num_listed = nullptr;     ///< [max_runs]
-  TurnSegment* listed = nullptr;     ///< [max_segments] those of a run beside each other, in any order
-  TurnSegment* segments = nullptr;   ///< the begin of the image
+  int32_t max_segments = 0;            ///< 0: of other calls
+  DealtRun* dealt = nullptr;           ///< [max_runs]
+  int32_t* first_dealt = nullptr;      ///< [max_tiles] the first run of a key tile
+  int32_t* first_segment = nullptr;    ///< [max_runs + 1] how many of each run, then where they begin
+  int32_t* num_listed = nullptr;       ///< [max_runs]
+  DqOrderSegment* listed = nullptr;    ///< [max_segments] those of a run beside each other, in any order
+  DqOrderSegment* segments = nullptr;  ///< the begin of the image
 };
 
 /// Kernels of all calls take the part that they have in common.

@@ -17,14 +17,14 @@
 
 #include <cstdint>
 
-#include "schedule/builder/deal_items.hpp"
+#include "schedule/builder/emit_work_tiles.hpp"
 #include "schedule/builder/fill_image.hpp"
 #include "schedule/builder/pack_tile.hpp"
 
 namespace tangram::schedule::builder {
 
-/// Whether the key tile `other` is dealt before `at`, as DealtBefore has it.
-TANGRAM_HOST_DEVICE inline bool is_dealt_before(const Build& build, int32_t other, int32_t at) {
+/// Whether the key tile `other` is dealt before `at`, as ScheduledBefore has it.
+TANGRAM_HOST_DEVICE inline bool is_scheduled_before(const Build& build, int32_t other, int32_t at) {
   const Share a = build.shares[other], b = build.shares[at];
   if (a.group != b.group) return a.group < b.group;
   const Tile* const tiles = build.passes[1].tiles;
@@ -41,7 +41,7 @@ TANGRAM_HOST_DEVICE void order_runs(const Team& team, const TurnBuild& build, in
   const auto runs_of = [&](int32_t tile) { return pass.first_run[tile + 1] - pass.first_run[tile]; };
   int64_t mine = 0;
   for_each(team, num_tiles, [&](int32_t other) {
-    if (is_dealt_before(build, other, at)) mine += runs_of(other);
+    if (is_scheduled_before(build, other, at)) mine += runs_of(other);
   });
   const auto first = static_cast<int32_t>(team.sum(mine));
   if (team.rank() == 0) build.turns.first_dealt[at] = first;
@@ -105,7 +105,7 @@ TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
     team.sync();
   }
   const Walk direction = direction_of(team, build.passes[1].tiles, state.num_tiles[1]);
-  if (team.rank() == 0) build.facts->walk.heads_inside = direction.heads_inside;
+  if (team.rank() == 0) build.facts->walk.heads_innermost = direction.heads_innermost;
 }
 
 template <class Team>
@@ -127,10 +127,10 @@ TANGRAM_HOST_DEVICE void fill_turns(const Team& team, const TurnBuild& build, in
   for (int32_t r = 0; r < num_runs; ++r) {
     const int32_t dealt = turns.first_dealt[at] + (descending ? num_runs - 1 - r : r);
     const int32_t first = turns.first_segment[dealt], count = turns.first_segment[dealt + 1] - first - 1;
-    const TurnSegment* const listed = turns.listed + first;
-    TurnSegment* const segments = turns.segments + segments_at + first;
+    const DqOrderSegment* const listed = turns.listed + first;
+    DqOrderSegment* const segments = turns.segments + segments_at + first;
     for_each(team, count, [&](int32_t i) {
-      const TurnSegment segment = listed[i];
+      const DqOrderSegment segment = listed[i];
       int32_t before = 0, end = turns.dealt[dealt].end;
       for (int32_t j = 0; j < count; ++j) {
         const int32_t other = listed[j].first_tile;

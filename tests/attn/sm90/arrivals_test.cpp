@@ -259,7 +259,7 @@ TEST_P(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   EXPECT_EQ(board_[kRank].report, 0U) << "usable as before";
 }
 
-// Items are drawn when the one before begins: what a CTA has drawn nobody else computes.
+// WorkTiles are drawn when the one before begins: what a CTA has drawn nobody else computes.
 TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();
@@ -269,7 +269,7 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, tile_rows}, {0, 1024}),
                                          AttnSlice::full({tile_rows, shape.seqlen_q}, {0, 128})};
   const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
-  ASSERT_EQ(tiles.items.size(), static_cast<size_t>(kTiles));
+  ASSERT_EQ(tiles.work_tiles.size(), static_cast<size_t>(kTiles));
   const auto mask = backend_.prepare(slices, shape, &tiles);
   backend_.prepare_arrivals(*mask,
                             std::vector<KeyArrival>{{{512, 1024}, 1}});  // what the first tile, dealt first, waits for

@@ -148,11 +148,11 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
   struct Case {
     int64_t block;
     int head_groups, heads_kv;
-    bool keys_rest;
+    bool kv_stationary;
   };
   std::mt19937 rng(33);
   // The last but one has few tiles of keys, and gathers.
-  for (const auto& [block, head_groups, heads_kv, keys_rest] :
+  for (const auto& [block, head_groups, heads_kv, kv_stationary] :
        {Case{32, 1, 2, false}, {32, 2, 2, false}, {128, 1, 2, true}, {128, 2, 2, false}, {128, 2, 16, true}}) {
     test::RandomConfig config;
     config.shape = test::shape_of(kRows, kRows, 16, heads_kv, {128, 128});
@@ -215,7 +215,7 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
       EXPECT_EQ(r.lse, lse);
       EXPECT_TRUE(same(r.out, out));
       // A mask of its own gathers no blocks of 128 backward.
-      const bool same_kernels = block == 32 || keys_rest;
+      const bool same_kernels = block == 32 || kv_stationary;
       EXPECT_TRUE(block == 32 ? same(r.dq, dq) : close(dq, r.dq, same_kernels));
       EXPECT_TRUE(close(dk, r.dk, same_kernels) && close(dv, r.dv, same_kernels));
       ASSERT_FALSE(HasFailure()) << "round " << round << ", blocks of " << block << ", head groups " << head_groups;

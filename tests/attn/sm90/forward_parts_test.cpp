@@ -16,7 +16,7 @@
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
-#include "schedule/query_parts.hpp"
+#include "schedule/kv_splits.hpp"
 #include "support/sample.hpp"
 
 namespace tangram {
@@ -37,7 +37,8 @@ class Sm90Parts : public test::Sm90OnStream {
         schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
     const int64_t groups = shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) /
                            sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v);
-    EXPECT_TRUE(schedule::split_items(tiles, shape, groups, {}).has_value()) << "the test must be of a mask in parts";
+    EXPECT_TRUE(schedule::split_work_tiles(tiles, shape, groups, {}).has_value())
+        << "the test must be of a mask in parts";
     return backend_.prepare(slices, shape, &tiles);
   }
 

@@ -253,7 +253,7 @@ TEST(Sm90Forward, RunsWhoseFirstTilesAreWholeAndLaterOnesAreNot) {
   }
 }
 
-TEST(Sm90Forward, ManyRowsOf192And128TakeLargerItems) {
+TEST(Sm90Forward, ManyRowsOf192And128TakeLargerWorkTiles) {
   for (const float softcap : {0.0f, 5.0f}) {
     Case c = simple(2400, 2400, 64, 4, {192, 128}, {AttnSlice::full({1000, 1030}, {0, 2400})});
     c.options.softcap = softcap;
@@ -304,7 +304,7 @@ TEST(Sm90Forward, GathersBlocks) {
           schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
       const auto mask = backend.prepare(c.slices, c.shape, &tiles);
       ASSERT_EQ(sm90::as_sm90(*mask).forward->gathered, sm90::gathers_runs(head_dim.qk, head_dim.v));
-      ASSERT_EQ(sm90::as_sm90(*mask).forward->aligned, sm90::aligns_items(head_dim.qk, head_dim.v));
+      ASSERT_EQ(sm90::as_sm90(*mask).forward->aligned, sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
       expect_close(c);
       c.options.softcap = 20;
       c.num_sinks = 1;
@@ -336,7 +336,7 @@ TEST(Sm90Forward, TakesManyRuns) {
         schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
     const auto mask = backend.prepare(c.slices, c.shape, &tiles);
     const sm90::ForwardLists& lists = *sm90::as_sm90(*mask).forward;
-    ASSERT_EQ(lists.gathered && lists.aligned, sm90::aligns_items(head_dim.qk, head_dim.v));
+    ASSERT_EQ(lists.gathered && lists.aligned, sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
     if (sm90::fetches_runs(head_dim.qk, head_dim.v)) {
       ASSERT_TRUE(lists.many_runs);
     }

@@ -34,8 +34,8 @@ using counted::kRows;
 using counted::kShape;
 using counted::since;
 using sm90::ForwardParams;
-using sm90::backward::EdgeParams;
 using sm90::backward::Params;
+using sm90::backward::PrePostParams;
 
 /// Blocks of 32 of a table for each of two head groups.
 constexpr MaskCapacity kBlocksOfTwo{.slices = 2 * 128 * 8, .block_size = 32, .head_groups = 2};
@@ -87,7 +87,7 @@ Mask random_blocks(unsigned seed, int64_t block, int64_t one_in = 16) {
 
 TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheBlocks) {
   const Sm90Backend backend;
-  using Edge = sm90::query_backward::EdgeParams;
+  using Edge = sm90::query_backward::PrePostParams;
   const std::vector<size_t> sizes{sizeof(sm90::GatheredParams), sizeof(Edge), sizeof(sm90::query_backward::Params),
                                   sizeof(Edge)};
   for (const int head_dim : {64, 128}) {
@@ -145,7 +145,7 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     testing::set_captured(false);
     const size_t forward = head_dim == 64 ? sizeof(sm90::GatheredParams) : sizeof(ForwardParams);
     const auto launches = [&] {
-      testing::record_launches({forward, sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+      testing::record_launches({forward, sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)});
       operands.step(buffer);
       return testing::recorded_launches();
     };
@@ -195,7 +195,7 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     MaskBuffer buffer(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
     const size_t forward = head_dim == 64 ? sizeof(sm90::GatheredParams) : sizeof(ForwardParams);
     const auto launches = [&] {
-      testing::record_launches({forward, sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+      testing::record_launches({forward, sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)});
       operands.step(buffer);
       return testing::recorded_launches();
     };
@@ -225,7 +225,7 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     shape.num_heads_kv = operands.heads_kv = 2;
     MaskBuffer of_few_tiles(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
     of_few_tiles.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
-    using Edge = sm90::query_backward::EdgeParams;
+    using Edge = sm90::query_backward::PrePostParams;
     testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
     operands.step(of_few_tiles);
     EXPECT_EQ(testing::recorded_launches().size(), 4u);

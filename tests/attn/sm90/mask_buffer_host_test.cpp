@@ -38,8 +38,8 @@ using counted::kShape;
 using counted::make_pack;
 using counted::since;
 using sm90::ForwardParams;
-using sm90::backward::EdgeParams;
 using sm90::backward::Params;
+using sm90::backward::PrePostParams;
 
 TEST(MaskBuffer, ANewMaskIsOneCopyAndNothingElse) {
   const Sm90Backend backend;
@@ -68,7 +68,7 @@ TEST(MaskBuffer, ANewMaskIsOneCopyAndNothingElse) {
 
 TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
   const Sm90Backend backend;
-  const std::vector<size_t> three{sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)};
+  const std::vector<size_t> three{sizeof(ForwardParams), sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)};
   std::vector<size_t> four = three;
   four.insert(four.end() - 1, sizeof(Params));  // dv has a kernel of its own
   const auto expect_independent = [&](int head_dim, int head_dim_v, const std::vector<size_t>& sizes,
@@ -110,15 +110,15 @@ TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
   for (const bool rows_without_keys : {true, false}) {
     MaskBuffer buffer(kShape, {.documents = 128, .rows_without_keys = rows_without_keys}, backend);
     buffer.set(make_pack(0));
-    testing::record_launches({sizeof(ForwardParams), sizeof(EdgeParams), sizeof(Params), sizeof(EdgeParams)});
+    testing::record_launches({sizeof(ForwardParams), sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)});
     operands.step(buffer);
     const std::vector<Launch> launches = testing::recorded_launches();
-    EdgeParams edge;
+    PrePostParams pre_post;
     Params params;
-    std::memcpy(static_cast<void*>(&edge), launches.at(1).parameter.data(), sizeof(edge));
+    std::memcpy(static_cast<void*>(&pre_post), launches.at(1).parameter.data(), sizeof(pre_post));
     std::memcpy(static_cast<void*>(&params), launches.at(2).parameter.data(), sizeof(params));
     EXPECT_EQ(params.covered_queries != nullptr, rows_without_keys);
-    EXPECT_EQ(edge.covered_queries, params.covered_queries);
+    EXPECT_EQ(pre_post.covered_queries, params.covered_queries);
     if (rows_without_keys) continue;
     const std::string refused = support::message_of([&] { buffer.set(Mask(kRows, kRows, {})); });
     EXPECT_NE(refused.find("each row must see a key"), std::string::npos) << refused;

@@ -46,19 +46,19 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
       backend.set_mask(*buffer, mask.slices(), mask.seqlen_k(), nullptr);
       sm90::ForwardParams forward{};
       sm90::backward::Params backward{};
-      sm90::backward::EdgeParams edge{};
+      sm90::backward::PrePostParams pre_post{};
       const sm90::ListBuffer& lists = *sm90::as_sm90(*buffer).buffer;
       lists.fill(forward);
-      lists.fill(backward, edge, nullptr);
+      lists.fill(backward, pre_post, nullptr);
       const TileList tiles = schedule::build_tile_list(mask.slices(), rows, rows, *backend.tile_shape(shape));
       const TileList transposed =
           schedule::transposed_tile_list(mask.slices(), rows, rows, *backend.backward_tile_shape(shape));
       const schedule::WorkList work = schedule::make_work_list(
           transposed, mask.slices(), shape, sm90::gpu_of_current_device(), {}, {.calls = BackwardCalls::kDefault});
-      EXPECT_TRUE(are_same(forward.items, tiles.items));
-      EXPECT_TRUE(are_same(backward.items, work.items));
+      EXPECT_TRUE(are_same(forward.work_tiles, tiles.work_tiles));
+      EXPECT_TRUE(are_same(backward.work_tiles, work.work_tiles));
       for (size_t i = 0; i < tiles.runs.size(); ++i) {
-        TileRun run = forward.runs[i];
+        TileRange run = forward.runs[i];
         // A buffer counts intervals from its begin.
         if (tiles.runs[i].interval_begin >= 0) run.interval_begin = tiles.runs[i].interval_begin;
         ASSERT_EQ(std::memcmp(&run, &tiles.runs[i], sizeof(run)), 0) << i;
@@ -68,7 +68,7 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
 }
 
 // Of keys behind the last one of a mask a buffer for more keys stored zeros.
-TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoItems) {
+TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoWorkTiles) {
   const Sm90Backend backend;
   const AttnShape shape{1024, 4096, 16, 2, 128, 128, DType::kBFloat16};
   const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.documents = 64});
@@ -76,11 +76,11 @@ TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoItems) {
   for (const int64_t num_keys : {int64_t{1024}, shape.seqlen_k}) {
     backend.set_mask(*buffer, mask.slices(), num_keys, nullptr);
     sm90::backward::Params backward{};
-    sm90::backward::EdgeParams edge{};
-    sm90::as_sm90(*buffer).buffer->fill(backward, edge, nullptr);
+    sm90::backward::PrePostParams pre_post{};
+    sm90::as_sm90(*buffer).buffer->fill(backward, pre_post, nullptr);
     int64_t last_row = 0;
-    for (int32_t i = 0; i < backward.facts->num_items; ++i) {
-      last_row = std::max<int64_t>(last_row, backward.items[i].row_begin);
+    for (int32_t i = 0; i < backward.facts->num_work_tiles; ++i) {
+      last_row = std::max<int64_t>(last_row, backward.work_tiles[i].row_begin);
     }
     EXPECT_LT(last_row, num_keys);
     EXPECT_GE(last_row, num_keys - backend.backward_tile_shape(shape)->block_m);

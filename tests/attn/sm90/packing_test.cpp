@@ -13,12 +13,12 @@
 namespace tangram {
 namespace {
 
-using sm90::ForwardItems;
+using sm90::ForwardWorkTiles;
 
 AttnShape shape_of(int group, int head_dim) { return {4096, 4096, 2 * group, 2, head_dim, head_dim, DType::kBFloat16}; }
 
-int packed(int group, int head_dim, ForwardItems items = ForwardItems::kPlain) {
-  return sm90::packed_heads(shape_of(group, head_dim), items);
+int packed(int group, int head_dim, ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain) {
+  return sm90::packed_heads(shape_of(group, head_dim), work_tiles);
 }
 
 TEST(Packing, ARowTimesTheReciprocalIsItsQueryRow) {
@@ -45,8 +45,8 @@ TEST(Packing, OtherTilesTakePowersOfTwo) {
   for (const auto& [group, power] : {std::pair{5, 1}, {6, 2}, {12, 4}, {24, 8}, {128, 64}}) {
     EXPECT_EQ(packed(group, 128), power);
     EXPECT_EQ(packed(group, 32), power) << "kernels for any dims of a class";
-    EXPECT_EQ(packed(group, 64, ForwardItems::kGathered), power);
-    EXPECT_EQ(packed(group, 64, ForwardItems::kAligned), power);
+    EXPECT_EQ(packed(group, 64, ForwardWorkTiles::kGathered), power);
+    EXPECT_EQ(packed(group, 64, ForwardWorkTiles::kAligned), power);
   }
   EXPECT_EQ(Sm90Backend().tile_shape(shape_of(6, 128))->block_m, 64);
 }

@@ -16,7 +16,7 @@ namespace tangram::sm90 {
 namespace {
 
 /// Of blocks of so many rows and 64 keys, visible in turn.
-GatheredItems chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 8, int64_t seqlen = 1024) {
+GatheredWorkTiles chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 8, int64_t seqlen = 1024) {
   std::vector<AttnSlice> slices;
   for (int64_t q = 0; q < seqlen; q += rows) {
     const int64_t end = std::min(q + rows, seqlen);
@@ -24,13 +24,13 @@ GatheredItems chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int head
   }
   const std::span<const AttnSlice> mask(slices);
   const AttnShape shape{seqlen, 1024, heads_q, heads_kv, head_dim, head_dim, DType::kBFloat16};
-  return items_to_gather({&mask, 1}, shape);
+  return work_tiles_to_gather({&mask, 1}, shape);
 }
 
-TEST(TilesToGather, LargerItemsWhereABlockIsFewer) {
+TEST(TilesToGather, LargerWorkTilesWhereABlockIsFewer) {
   for (const int rows : {48, 64, 96, 128, 256}) {
-    const GatheredItems of_rows = chosen(rows);
-    EXPECT_EQ(of_rows.items, ForwardItems::kAligned) << rows;
+    const GatheredWorkTiles of_rows = chosen(rows);
+    EXPECT_EQ(of_rows.work_tiles, ForwardWorkTiles::kAligned) << rows;
     EXPECT_EQ(of_rows.tile, (TileShape{24, 128, false, rows})) << rows;
   }
   EXPECT_EQ(chosen(64, 64, 64, 8, 1000).tile, (TileShape{24, 128, false, 64}));  // the last block is shorter
@@ -38,22 +38,22 @@ TEST(TilesToGather, LargerItemsWhereABlockIsFewer) {
   EXPECT_EQ(chosen(128, 64, 32, 8).tile, (TileShape{48, 128, false, 128}));
 }
 
-TEST(TilesToGather, SmallerItemsElsewhere) {
+TEST(TilesToGather, SmallerWorkTilesElsewhere) {
   const TileShape smaller{16, 128};
   for (const int rows : {16, 32}) {
-    EXPECT_EQ(chosen(rows).items, ForwardItems::kGathered) << rows;
+    EXPECT_EQ(chosen(rows).work_tiles, ForwardWorkTiles::kGathered) << rows;
     EXPECT_EQ(chosen(rows).tile, smaller) << rows;
   }
-  EXPECT_EQ(chosen(60).tile, smaller);                        // rows of two blocks would be one warpgroup's
-  EXPECT_EQ(chosen(2048).tile, smaller);                      // no slice ends before the sequence does
-  EXPECT_EQ(chosen(64, 128).items, ForwardItems::kGathered);  // heads of 128 have no larger ones
+  EXPECT_EQ(chosen(60).tile, smaller);                                 // rows of two blocks would be one warpgroup's
+  EXPECT_EQ(chosen(2048).tile, smaller);                               // no slice ends before the sequence does
+  EXPECT_EQ(chosen(64, 128).work_tiles, ForwardWorkTiles::kGathered);  // heads of 128 have no larger ones
 }
 
 /// What a mask of such slices is gathered of: 64/8 heads of 64.
 struct Lists {
   explicit Lists(const std::vector<AttnSlice>& slices, int64_t rows, bool by_arrival = false)
       : plain(schedule::build_tile_list(slices, rows, rows, {24, 128})), mask(slices) {
-    if (by_arrival) std::reverse(plain.items.begin(), plain.items.end());
+    if (by_arrival) std::reverse(plain.work_tiles.begin(), plain.work_tiles.end());
     made.emplace(std::span(&plain, 1), std::span(&mask, 1), AttnShape{rows, rows, 64, 8, 64, 64, DType::kBFloat16});
   }
   TileList plain;
@@ -71,14 +71,14 @@ std::vector<AttnSlice> every_fourth(int64_t rows, int64_t block) {
   return slices;
 }
 
-TEST(TilesToGather, BlocksOf128KeepTheirRunsInItemsThatBeginWithThem) {
+TEST(TilesToGather, BlocksOf128KeepTheirRunsInWorkTilesThatBeginWithThem) {
   const std::vector<AttnSlice> slices = every_fourth(2048, 128);
   const Lists lists(slices, 2048);
   const schedule::GatherableTiles& view = lists.made->view();
   ASSERT_EQ(view.masks.size(), 1U);
   EXPECT_TRUE(view.alone);
-  EXPECT_EQ(lists.made->items(), ForwardItems::kAligned);
-  EXPECT_EQ(view.masks[0].items.size(), 16U * 6);
+  EXPECT_EQ(lists.made->work_tiles(), ForwardWorkTiles::kAligned);
+  EXPECT_EQ(view.masks[0].work_tiles.size(), 16U * 6);
 }
 
 TEST(TilesToGather, HeadsArePackedByPowersOfTwoWherePlainTilesTakeAnyNumber) {

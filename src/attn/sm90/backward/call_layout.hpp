@@ -17,38 +17,38 @@ namespace tangram::sm90::backward {
 /// For so many query tiles, and slabs for items in pieces.
 struct CallLayout {
   size_t tiles;
-  size_t slabs;
+  size_t accum_tiles;
   size_t tables;             // of so many query tiles each, that hold what belongs to a query head and tile
   int head_dim, head_dim_v;  // of the class
   int num_kernels;           // which deal items and join pieces each for itself (launch_split)
 
-  CallLayout(size_t num_tiles, size_t num_slabs, const AttnShape& shape, int num_masks = 1)
+  CallLayout(size_t num_tiles, size_t num_accum_tiles, const AttnShape& shape, int num_masks = 1)
       : tiles(num_tiles),
-        slabs(num_slabs),
+        accum_tiles(num_accum_tiles),
         tables(static_cast<size_t>(schedule::slab_tables(shape.num_heads_q, num_masks))),
         head_dim(shape_class(shape.head_dim, shape.head_dim_v).head_dim),
         head_dim_v(shape_class(shape.head_dim, shape.head_dim_v).head_dim_v),
         num_kernels(shape_class(shape.head_dim, shape.head_dim_v).backward_split ? 2 : 1) {}
 
   /// Fills in the pointers into a workspace of any content; returns its size. Without one they become null.
-  size_t place(Params& params, EdgeParams& edge, void* workspace) const {
+  size_t place(Params& params, PrePostParams& pre_post, void* workspace) const {
     const size_t all_tiles = tiles * tables;
     const auto dim = static_cast<size_t>(head_dim), both_dims = static_cast<size_t>(head_dim + head_dim_v);
     const auto kernels = static_cast<size_t>(num_kernels);
     constexpr auto kQueries = static_cast<size_t>(kTileShape.block_n), kKeys = static_cast<size_t>(kTileShape.block_m);
     cuda::ScratchLayout layout(workspace);
-    params.stats = edge.stats = layout.take<float>(all_tiles * kQueries * 4);
-    params.dq_sums = edge.dq_sums = layout.take<float>(all_tiles * kQueries * dim);
-    params.slabs = layout.take<float>(slabs * kKeys * both_dims);
-    params.turns = edge.turns = layout.take<int32_t>(all_tiles * 2);
-    params.piece_turns = edge.piece_turns = layout.take<int32_t>(kernels * slabs);
-    params.ticket = edge.ticket = layout.take<int32_t>(kernels);
+    params.stats = pre_post.stats = layout.take<float>(all_tiles * kQueries * 4);
+    params.dq_sums = pre_post.dq_sums = layout.take<float>(all_tiles * kQueries * dim);
+    params.accum_tiles = layout.take<float>(accum_tiles * kKeys * both_dims);
+    params.dq_semaphore = pre_post.dq_semaphore = layout.take<int32_t>(all_tiles * 2);
+    params.split_semaphore = pre_post.split_semaphore = layout.take<int32_t>(kernels * accum_tiles);
+    params.ticket = pre_post.ticket = layout.take<int32_t>(kernels);
     return layout.bytes();
   }
   size_t bytes() const {
     Params params{};
-    EdgeParams edge{};
-    return place(params, edge, nullptr);
+    PrePostParams pre_post{};
+    return place(params, pre_post, nullptr);
   }
 };
 

@@ -20,9 +20,9 @@ struct Consumer : ConsumerBase<Traits> {
   using Base::fresh_thread;
   using Base::here;
   using Base::params;
-  using Base::pass_turn;
+  using Base::ping_pong_arrive;
+  using Base::ping_pong_wait;
   using Base::smem;
-  using Base::take_turn;
   using Base::warpgroup;
   using Base::zero_done;
   static constexpr int kDimQk = Traits::kDimQk;
@@ -105,7 +105,7 @@ struct Consumer : ConsumerBase<Traits> {
     pack_operand<Element>(packed_ds, dp);
     if (!first) wait_ds(here.previous());  // see Smem::ds
     this->store_ds(packed_ds, smem.ds[here.buffer()]);
-    take_turn();
+    ping_pong_wait();
     this->issue_gradient(dk, packed_ds, smem.q[stage]);
     ptx::fence_proxy_async();
     arrive(&smem.ds_full[here.buffer()]);
@@ -141,7 +141,7 @@ struct Consumer : ConsumerBase<Traits> {
       start_step(
           s, dp, visible,
           [&] {
-            pass_turn();
+            ping_pong_arrive();
             ptx::wgmma_wait<1>();
             ptx::pin_registers(dq);
             if (!first) stage_dq(dq, here.previous().previous());
@@ -155,7 +155,7 @@ struct Consumer : ConsumerBase<Traits> {
           });
     }
     const uint32_t stage = here.stage();
-    pass_turn();
+    ping_pong_arrive();
     if (!first) {
       const Cursor<Traits> before = here.previous();
       DqSums dq;
@@ -196,31 +196,31 @@ struct Consumer : ConsumerBase<Traits> {
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == 1) pass_turn();
+    if (warpgroup == 1) ping_pong_arrive();
     for (;;) {
       const uint32_t stage = here.stage();
       ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
       if (smem.step[stage].kind & kStepStop) break;
-      const int32_t slot = smem.step[stage].item_slot;
-      if (smem.item[slot].num_steps == 0) {
+      const int32_t slot = smem.step[stage].work_tile_slot;
+      if (smem.work_tile[slot].num_steps == 0) {
         skip_steps();
       } else {
-        const uint32_t kv_phase = smem.item[slot].flags & kItemOddPhase ? 1 : 0;
+        const uint32_t kv_phase = smem.work_tile[slot].flags & kWorkTileOddPhase ? 1 : 0;
         ptx::mbarrier_wait(&smem.k_full, kv_phase);
-        if (smem.item[slot].flags & kItemZeroRows) {
+        if (smem.work_tile[slot].flags & kWorkTileZeroRows) {
           ptx::mbarrier_wait(&smem.v_full, kv_phase);
-          this->zero_rows(smem.k, kBlockN, smem.item[slot].covered);
-          this->template zero_rows<Traits::kPanelsV>(smem.v, kBlockN, smem.item[slot].covered);
+          this->zero_rows(smem.k, kBlockN, smem.work_tile[slot].covered);
+          this->template zero_rows<Traits::kPanelsV>(smem.v, kBlockN, smem.work_tile[slot].covered);
           zero_done();
         }
-        run_steps(smem.item[slot].num_steps, kv_phase);
+        run_steps(smem.work_tile[slot].num_steps, kv_phase);
       }
-      write_gradients<Traits>(params, smem.item[slot], fresh_thread(), dk, dv);
+      write_gradients<Traits>(params, smem.work_tile[slot], fresh_thread(), dk, dv);
       // Else the compiler takes the warp for split from here on, and keeps no descriptor of the loop in uniform
       // registers.
       __syncwarp();
     }
-    if (warpgroup == 0) take_turn();
+    if (warpgroup == 0) ping_pong_wait();
     wait_staging(here);
     send_dq();  // nothing: stops the writer
   }

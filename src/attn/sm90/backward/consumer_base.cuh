@@ -26,7 +26,7 @@ struct ConsumerBase {
   static constexpr int kScores = kBlockM / 2;  // accumulators of 64 keys by kBlockM queries, per thread
   static constexpr int kNoTerms = -8;
   static constexpr uint32_t kZeroBarrier = 1;  // 1, 2: rows of shared operands are zero
-  using Turn = Turns<3>;                       // 3, 4
+  using Turn = PingPong<3>;                    // 3, 4
 
   const Params& params;
   Smem<Traits>& smem;
@@ -123,23 +123,24 @@ struct ConsumerBase {
   /// Which of this thread's scores of a masked tile are visible: bit 16 r + 2 j + e stands for score 4 j + 2 r + e.
   /// Both rows at once, and without branches where there are no intervals: a long chain otherwise, which S waits for.
   __device__ __forceinline__ uint32_t visible_scores(const StepMessage& message) {
-    const Item& item = smem.item[message.item_slot];
+    const WorkTile& work_tile = smem.work_tile[message.work_tile_slot];
     const uint32_t self = fresh_thread();
     const int32_t row = self / 32 * 16 + self % 32 / 4;
-    const int32_t key = item.row_begin + row;
+    const int32_t key = work_tile.row_begin + row;
     int32_t begin[2], end[2];
     if (message.interval_begin < 0) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int32_t k = key + r * 8;
         begin[r] = interval_begin_of(message, k);
-        end[r] = message.row_begin <= k && k < min(message.row_end, item.row_end) ? interval_end_of(message, k) : 0;
+        end[r] =
+            message.row_begin <= k && k < min(message.row_end, work_tile.row_end) ? interval_end_of(message, k) : 0;
       }
     } else {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         begin[r] = end[r] = 0;
-        if (key + r * 8 < item.row_end) {
+        if (key + r * 8 < work_tile.row_end) {
           const RowInterval interval = params.intervals[message.interval_begin + row + r * 8];
           begin[r] = interval.begin;
           end[r] = interval.end;
@@ -222,10 +223,10 @@ struct ConsumerBase {
 
   /// With turns, the warpgroups queue their matmuls after dS one after the other: while one keeps the tensor cores busy
   /// with them, the other has time for exponentials.
-  __device__ __forceinline__ void take_turn() {
+  __device__ __forceinline__ void ping_pong_wait() {
     if constexpr (Traits::kTurns) Turn::take(warpgroup);
   }
-  __device__ __forceinline__ void pass_turn() {
+  __device__ __forceinline__ void ping_pong_arrive() {
     if constexpr (Traits::kTurns) Turn::pass_to(warpgroup ^ 1);
   }
 

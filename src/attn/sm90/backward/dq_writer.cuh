@@ -12,7 +12,7 @@
 
 namespace tangram::sm90::backward {
 
-/// NOTE [turns] Items are dealt in the order of their tickets, and the turn of a step at its slab is the number of
+/// NOTE [turns] WorkTiles are dealt in the order of their tickets, and the turn of a step at its slab is the number of
 /// steps that add to the slab and belong to items with smaller tickets, or come earlier in the walk of the same item.
 /// So an item waits only for items dealt before it, which a CTA either has finished or is working on: among the items
 /// being worked on the one with the smallest ticket never waits for another. No deadlock, however few CTAs run.
@@ -64,7 +64,7 @@ struct DqWriter {
     // Half of the columns of a step, or all of one of two steps, of which the first counter then speaks.
     using Dq = typename Traits::Dq;
     constexpr bool kEven = Traits::kAtOnce == 2 || Dq::kEven;
-    constexpr uint32_t kEvenFloats = Traits::kAtOnce * Traits::kSlabFloats / 2;
+    constexpr uint32_t kEvenFloats = Traits::kAtOnce * Traits::kAccumTileFloats / 2;
     const uint32_t num_floats = kEven ? kEvenFloats : Dq::side_floats(warpgroup);
     const uint32_t half = Traits::kAtOnce == 2 ? 0 : warpgroup;
     const float* staged = smem.dq + (kEven ? warpgroup * kEvenFloats : Dq::side_begin(warpgroup));
@@ -72,13 +72,13 @@ struct DqWriter {
       ptx::mbarrier_wait(&smem.dq_full[warpgroup], step % 2);
       const DqTarget target =
           smem.dq_target[(step * Traits::kAtOnce + (Traits::kAtOnce == 2 ? warpgroup : 0)) % Traits::kDqTargets];
-      if (target.slab == kDqStop) break;
-      if (target.slab == kDqNothing) {
+      if (target.accum_tile == kDqStop) break;
+      if (target.accum_tile == kDqNothing) {
         ptx::mbarrier_arrive(&smem.dq_empty[warpgroup]);
         continue;
       }
-      int32_t* count = params.turns + int64_t{target.slab} * 2 + half;
-      const int32_t turn = Traits::kDeterministic ? params.turn_segments[target.segment].turn : 0;
+      int32_t* count = params.dq_semaphore + int64_t{target.accum_tile} * 2 + half;
+      const int32_t turn = Traits::kDeterministic ? params.dq_order_segments[target.segment].turn : 0;
       bool first = false;
       if constexpr (Traits::kDeterministic) {
         await_turn(count, turn);
@@ -86,7 +86,7 @@ struct DqWriter {
       } else if (!smem.facts.zeroed_sums) {
         first = claim(count);
       }
-      float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats +
+      float* sums = params.dq_sums + int64_t{target.accum_tile} * Traits::kAccumTileFloats +
                     (kEven ? half * kEvenFloats : Dq::side_begin(half));
       ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
       add(sums, staged, num_floats, first);

@@ -68,14 +68,14 @@ __device__ __forceinline__ void write_row(const float (&sums)[kHeadDim / 2], int
 /// dk or dv. What belongs to either is read from the parameters where it is needed, and takes no registers before.
 template <typename Traits, bool kIsDk, int kSums>
 __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float scale, const Params& params,
-                                               const Item& item, int first_row, int lane) {
+                                               const WorkTile& work_tile, int first_row, int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int in_tile = first_row + r * 8;
-    int32_t row = item.row_begin + in_tile;
+    int32_t row = work_tile.row_begin + in_tile;
     // Accumulated gradients of keys that no query sees belong to others, who may be using them.
-    const bool seen = item.covered[in_tile / 32] >> (in_tile % 32) & 1;
-    const bool valid = row < item.row_end && (seen || !params.accumulate_dkv);
+    const bool seen = work_tile.covered[in_tile / 32] >> (in_tile % 32) & 1;
+    const bool valid = row < work_tile.row_end && (seen || !params.accumulate_dkv);
     void* gradient = kIsDk ? params.dk : params.dv;
     GradType type = params.dkv_type;
     if (params.places != nullptr && valid) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
             __ldg(reinterpret_cast<const unsigned long long*>(others + (tensor - kFirstOtherTensor))));
       }
     }
-    const int64_t at = item.kv_head * (kIsDk ? params.dk_head_stride : params.dv_head_stride) +
+    const int64_t at = work_tile.kv_head * (kIsDk ? params.dk_head_stride : params.dv_head_stride) +
                        row * (kIsDk ? params.dk_row_stride : params.dv_row_stride);
     char* to = static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2);
     write_row<typename Traits::Element, 2 * kSums, Traits::kAnyDim>(
@@ -100,15 +100,15 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
 
 /// A thread's part of a slab: float4s kConsumerThreads apart.
 template <typename Traits, typename Visit>
-__device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kDimQk / 2],
+__device__ __forceinline__ void visit_slab(float4* accum_tile, float (&dk)[Traits::kDimQk / 2],
                                            float (&dv)[Traits::kDimV / 2], const Visit& visit) {
   constexpr int kVectorsDk = Traits::kDimQk / 8, kVectorsDv = Traits::kDimV / 8;
 #pragma unroll
   for (int i = 0; i < (kVectorsDk > kVectorsDv ? kVectorsDk : kVectorsDv); ++i) {
     if (Traits::kMakesDk && i < kVectorsDk)
-      visit(slab + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
+      visit(accum_tile + i * kConsumerThreads, dk[i * 4], dk[i * 4 + 1], dk[i * 4 + 2], dk[i * 4 + 3]);
     if (Traits::kMakesDv && i < kVectorsDv) {
-      visit(slab + (kVectorsDk + i) * kConsumerThreads, dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]);
+      visit(accum_tile + (kVectorsDk + i) * kConsumerThreads, dv[i * 4], dv[i * 4 + 1], dv[i * 4 + 2], dv[i * 4 + 3]);
     }
   }
 }
@@ -119,24 +119,25 @@ __device__ __forceinline__ void visit_slab(float4* slab, float (&dk)[Traits::kDi
 /// (Producer::draw_place): one in the middle waits for the first, the last for all, and these have only their last step
 /// to end. No deadlock in either case, since the first one waits for nobody.
 template <typename Traits>
-__device__ __forceinline__ bool join_pieces(const Params& params, const Item& item, uint32_t thread,
+__device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile& work_tile, uint32_t thread,
                                             float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {
   constexpr int kSlabVectors = (Traits::kDimQk + Traits::kDimV) / 8 * kConsumerThreads;
   constexpr uint32_t kPieceBarrier = 5;  // 1 to 4: see Consumer
-  float4* slab = reinterpret_cast<float4*>(params.slabs) + int64_t{item.slab} * kSlabVectors + thread;
-  int32_t* turn = params.piece_turns + item.slab;
-  const bool first = item.piece == 0;
-  const bool last = item.piece == item.num_pieces - 1;
+  float4* accum_tile =
+      reinterpret_cast<float4*>(params.accum_tiles) + int64_t{work_tile.accum_tile} * kSlabVectors + thread;
+  int32_t* turn = params.split_semaphore + work_tile.accum_tile;
+  const bool first = work_tile.head_split == 0;
+  const bool last = work_tile.head_split == work_tile.num_head_splits - 1;
   if (!first) {
     if (thread == 0) {
-      const int32_t needed = last || Traits::kDeterministic ? item.piece : 1;
+      const int32_t needed = last || Traits::kDeterministic ? work_tile.head_split : 1;
       while (ptx::load_acquire(turn) % kPieceArrived < needed) {
       }
     }
     ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
   }
   if (last) {
-    visit_slab<Traits>(slab, dk, dv, [](const float4* at, float& a, float& b, float& c, float& d) {
+    visit_slab<Traits>(accum_tile, dk, dv, [](const float4* at, float& a, float& b, float& c, float& d) {
       const float4 x = __ldcg(at);
       a += x.x, b += x.y, c += x.z, d += x.w;
     });
@@ -144,10 +145,10 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
     return true;
   }
   if (first) {
-    visit_slab<Traits>(slab, dk, dv,
+    visit_slab<Traits>(accum_tile, dk, dv,
                        [](float4* at, float a, float b, float c, float d) { __stcg(at, float4{a, b, c, d}); });
   } else {
-    visit_slab<Traits>(slab, dk, dv, [](float4* at, float a, float b, float c, float d) {
+    visit_slab<Traits>(accum_tile, dk, dv, [](float4* at, float a, float b, float c, float d) {
       ptx::reduce_add_f32x4(at, float4{a, b, c, d});
     });
   }
@@ -160,12 +161,12 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Item& it
 /// The common case of write_gradient: 16-bit rows of one tensor, of so many columns with kAnyDim.
 template <typename Traits, int kSums>
 __device__ __forceinline__ void write_plain(const float (&sums)[kSums], void* gradient, int64_t row_stride,
-                                            int64_t head_stride, float scale, const Item& item, int first_row, int lane,
-                                            int columns) {
+                                            int64_t head_stride, float scale, const WorkTile& work_tile, int first_row,
+                                            int lane, int columns) {
   using Element = typename Traits::Element;
-  const int rows = item.row_end - item.row_begin;
-  Element* row = static_cast<Element*>(gradient) + item.kv_head * head_stride +
-                 (item.row_begin + first_row) * row_stride + lane % 4 * 8;
+  const int rows = work_tile.row_end - work_tile.row_begin;
+  Element* row = static_cast<Element*>(gradient) + work_tile.kv_head * head_stride +
+                 (work_tile.row_begin + first_row) * row_stride + lane % 4 * 8;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
@@ -185,25 +186,25 @@ __device__ __forceinline__ void write_plain(const float (&sums)[kSums], void* gr
 }
 
 template <typename Traits>
-__device__ __forceinline__ void write_gradients(const Params& params, const Item& item, uint32_t thread,
+__device__ __forceinline__ void write_gradients(const Params& params, const WorkTile& work_tile, uint32_t thread,
                                                 float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {
-  if (item.num_pieces > 1 && !join_pieces<Traits>(params, item, thread, dk, dv)) return;
+  if (work_tile.num_head_splits > 1 && !join_pieces<Traits>(params, work_tile, thread, dk, dv)) return;
   const int lane = static_cast<int>(thread % 32);
   const int first_row = static_cast<int>(thread / 32 * 16) + lane / 4;
   if (params.dkv_type == GradType::kInput && params.places == nullptr) {
     if constexpr (Traits::kMakesDv) {
-      write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, item, first_row, lane,
+      write_plain<Traits>(dv, params.dv, params.dv_row_stride, params.dv_head_stride, 1.0f, work_tile, first_row, lane,
                           params.head_dim_v);
     }
     if constexpr (Traits::kMakesDk) {
-      write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, item,
+      write_plain<Traits>(dk, params.dk, params.dk_row_stride, params.dk_head_stride, params.softmax_scale, work_tile,
                           first_row, lane, params.head_dim);
     }
     return;
   }
-  if constexpr (Traits::kMakesDv) write_gradient<Traits, false>(dv, 1.0f, params, item, first_row, lane);
+  if constexpr (Traits::kMakesDv) write_gradient<Traits, false>(dv, 1.0f, params, work_tile, first_row, lane);
   if constexpr (Traits::kMakesDk) {
-    write_gradient<Traits, true>(dk, params.softmax_scale, params, item, first_row, lane);
+    write_gradient<Traits, true>(dk, params.softmax_scale, params, work_tile, first_row, lane);
   }
 }
 

@@ -8,13 +8,13 @@
 
 namespace tangram::sm90::backward {
 
-void launch_bf16(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_bf16(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                  cudaStream_t stream);
-void launch_f16(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_f16(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                 cudaStream_t stream);
 
 template <int kDimQk, int kDimV>
-void launch_any_dim(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_any_dim(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                     cudaStream_t stream);
 
 }  // namespace tangram::sm90::backward

@@ -7,7 +7,7 @@
 // Warp roles                                                                                     registers
 //   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
 //                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
-//                               [deterministic: PieceWriter; else nobody]
+//                               [deterministic: SplitWriter; else nobody]
 //                thread 96      with keys that come late: watch_arrivals
 //   warpgroup 1, 2              Consumer, or PairConsumer, 64 keys each                            240
 //                               [PackedConsumer; or DkConsumer and DvConsumer, a kernel each]
@@ -20,10 +20,11 @@
 //   kv_empty                    8 consumer warps    the last matmul of the item has read them
 //   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
 //   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
-//   dout_empty                  8 consumer warps    [kLoneDout: dP of the step is made]
+//   dout_empty                  8 consumer warps    [kSingleStageDout: dP of the step is made]
 //   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece, a slot each]
 //   dq_empty[warpgroup]         1                   its writer has read it [likewise]
-// Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (Turns); 5 pieces of an item meet (join_pieces).
+// Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (PingPong); 5 pieces of an item meet
+// (join_pieces).
 //
 // Shared memory (Smem)
 //   k, v                        of the item: 128 keys
@@ -32,7 +33,7 @@
 //   ones                        what keys have where the queries have their row statistics
 //   stats                       -lse and -delta of the queries, as columns of S and dP
 //   dq                          staged for the writers
-//   step, item                  messages: StepMessage of a step, Item of the step's item
+//   step, item                  messages: StepMessage of a step, WorkTile of the step's item
 //   dq_target, facts, ...       what the service threads keep for lack of registers
 //
 // Step kinds (StepKind, a sum of them in StepMessage::kind): kStepPlain, kStepMasked, kStepZeroRows, kStepAbsent,
@@ -72,7 +73,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   ptx::mbarrier_init(&smem.kv_empty, kConsumerWarps);
   if constexpr (kLarge) {
     for (int side = 0; side < 2; ++side) init_ring(smem.dq_full[side], kConsumerWarps / 2, smem.dq_empty[side], 1);
-    if constexpr (Traits::kLoneDout) ptx::mbarrier_init(&smem.lone.dout_empty, kConsumerWarps);
+    if constexpr (Traits::kSingleStageDout) ptx::mbarrier_init(&smem.lone.dout_empty, kConsumerWarps);
   } else {
     init_ring(smem.dq_full, kConsumerWarps / 2, smem.dq_empty, 1);
   }
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
       Producer<Traits> producer{params, smem};
-      producer.run_items();
+      producer.run_work_tiles();
       ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
     } else if (threadIdx.x == 32 || threadIdx.x == 64) {
       DqWriter<Traits>{params, smem, threadIdx.x / 32 - 1}.run();

@@ -59,33 +59,33 @@ struct LargeConsumer : ConsumerBase<Traits> {
   }
 
   /// Waits for K, and for V where it is needed, of the item at hand.
-  __device__ __forceinline__ void await_keys_of(const Item& item) {
-    const uint32_t kv_phase = item.flags & kItemOddPhase ? 1 : 0;
+  __device__ __forceinline__ void await_keys_of(const WorkTile& work_tile) {
+    const uint32_t kv_phase = work_tile.flags & kWorkTileOddPhase ? 1 : 0;
     ptx::mbarrier_wait(&smem.k_full, kv_phase);
     if constexpr (Traits::kMakesDk) ptx::mbarrier_wait(&smem.v_full, kv_phase);
-    if (item.flags & kItemZeroRows) {
-      this->zero_rows(smem.k, kBlockN, item.covered);
-      if constexpr (Traits::kMakesDk) this->template zero_rows<Traits::kPanelsV>(smem.v, kBlockN, item.covered);
+    if (work_tile.flags & kWorkTileZeroRows) {
+      this->zero_rows(smem.k, kBlockN, work_tile.covered);
+      if constexpr (Traits::kMakesDk) this->template zero_rows<Traits::kPanelsV>(smem.v, kBlockN, work_tile.covered);
       this->zero_done();
     }
   }
 
   /// `self`: this, as what it is.
   template <typename Self>
-  __device__ __forceinline__ void run_items(Self& self) {
+  __device__ __forceinline__ void run_work_tiles(Self& self) {
     for (;;) {
       const uint32_t stage = here.stage();
       ptx::mbarrier_wait(&smem.q_full[stage], here.stage_phase());
       if (smem.step[stage].kind & kStepStop) break;
-      const Item& item = smem.item[smem.step[stage].item_slot];
+      const WorkTile& work_tile = smem.work_tile[smem.step[stage].work_tile_slot];
       self.clear_sums();
-      if (item.num_steps == 0) {
+      if (work_tile.num_steps == 0) {
         self.skip_step();
       } else {
-        await_keys_of(item);
-        self.run_steps(item.num_steps);
+        await_keys_of(work_tile);
+        self.run_steps(work_tile.num_steps);
       }
-      write_gradients<Traits>(params, item, this->fresh_thread(), this->dk, this->dv);
+      write_gradients<Traits>(params, work_tile, this->fresh_thread(), this->dk, this->dv);
       __syncwarp();  // see Consumer::run
     }
     self.stop();
@@ -121,24 +121,24 @@ struct PieceConsumer : LargeConsumer<Traits> {
     return Traits::kPanelBytesK + warpgroup * kNext;
   }
 
-  __device__ __forceinline__ uint64_t* piece_barrier(uint64_t (&barriers)[2][Traits::kDqSlots], uint32_t piece) {
-    return &barriers[warpgroup][piece % Traits::kDqSlots];
+  __device__ __forceinline__ uint64_t* piece_barrier(uint64_t (&barriers)[2][Traits::kDqSlots], uint32_t head_split) {
+    return &barriers[warpgroup][head_split % Traits::kDqSlots];
   }
   /// The piece's slot, once what was there before has left.
-  __device__ __forceinline__ void await_slot(uint32_t piece) {
-    ptx::mbarrier_wait(piece_barrier(smem.dq_empty, piece), piece / Traits::kDqSlots % 2 ^ 1);
+  __device__ __forceinline__ void await_slot(uint32_t head_split) {
+    ptx::mbarrier_wait(piece_barrier(smem.dq_empty, head_split), head_split / Traits::kDqSlots % 2 ^ 1);
   }
   /// kCount pieces of sums of a step, of which the first is the `first`th, straight from registers: a thread waits for
   /// nothing, where a slot for pieces would be waited for again and again.
   template <int kCount>
   __device__ __forceinline__ void add_to_slab(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
     const uint32_t self = this->fresh_thread() % 128;
-    const int64_t slab = smem.dq_target[step % Traits::kDqTargets].slab;
-    float* sums = this->params.dq_sums + slab * Traits::kSlabFloats + self / 32 * (Layout::kPieceFloats / 4);
+    const int64_t accum_tile = smem.dq_target[step % Traits::kDqTargets].accum_tile;
+    float* sums = this->params.dq_sums + accum_tile * Traits::kAccumTileFloats + self / 32 * (Layout::kPieceFloats / 4);
 #pragma unroll
     for (int p = 0; p < kCount; ++p) {
-      const uint32_t piece = Layout::column_piece(warpgroup, first + p);
-      float4* to = reinterpret_cast<float4*>(sums + piece * Layout::kPieceFloats) + self % 32;
+      const uint32_t head_split = Layout::column_piece(warpgroup, first + p);
+      float4* to = reinterpret_cast<float4*>(sums + head_split * Layout::kPieceFloats) + self % 32;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = (p * 4 + i) * 4;
@@ -153,25 +153,25 @@ struct PieceConsumer : LargeConsumer<Traits> {
     const uint32_t self = this->fresh_thread() % 128;
 #pragma unroll
     for (int p = 0; p < kCount; ++p) {
-      const uint32_t piece = step * Layout::kPieces + first + p;
-      float4* to = reinterpret_cast<float4*>(smem.dq[warpgroup][piece % Traits::kDqSlots] +
+      const uint32_t head_split = step * Layout::kPieces + first + p;
+      float4* to = reinterpret_cast<float4*>(smem.dq[warpgroup][head_split % Traits::kDqSlots] +
                                              self / 32 * (Layout::kPieceFloats / 4)) +
                    self % 32;
-      await_slot(piece);
+      await_slot(head_split);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int at = (p * 4 + i) * 4;
         to[i * 32] = {dq[at], dq[at + 1], dq[at + 2], dq[at + 3]};
       }
       ptx::fence_proxy_async();
-      arrive(piece_barrier(smem.dq_full, piece));
+      arrive(piece_barrier(smem.dq_full, head_split));
     }
   }
 
-  __device__ __forceinline__ void pass_piece(uint32_t piece) {
+  __device__ __forceinline__ void pass_piece(uint32_t head_split) {
     if constexpr (Traits::kDqFromRegisters) return;
-    await_slot(piece);
-    arrive(piece_barrier(smem.dq_full, piece));
+    await_slot(head_split);
+    arrive(piece_barrier(smem.dq_full, head_split));
   }
   /// Starts dP of the step at hand.
   __device__ __forceinline__ void issue_dp(typename Base::Scores& dp) {

@@ -7,8 +7,8 @@
 
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/packed_consumer.cuh"
-#include "attn/sm90/backward/piece_writer.cuh"
 #include "attn/sm90/backward/split_consumer.cuh"
+#include "attn/sm90/backward/split_writer.cuh"
 
 namespace tangram::sm90::backward {
 
@@ -26,11 +26,11 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) large_kernel(const __grid
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (threadIdx.x == 0) {
       Producer<Traits> producer{params, smem};
-      producer.run_items();
+      producer.run_work_tiles();
       ptx::grid_dependency_launch();
     } else if (threadIdx.x == 32 || threadIdx.x == 64) {
       if constexpr (Traits::kMakesDk && Traits::kDeterministic) {
-        PieceWriter<Traits>(params, smem, threadIdx.x / 32 - 1).run();
+        SplitWriter<Traits>(params, smem, threadIdx.x / 32 - 1).run();
       }
     } else if (threadIdx.x == 96 && params.arrivals.pending != 0) {
       watch_arrivals<false>(params.arrivals, smem.arrived);

@@ -21,17 +21,17 @@ struct LargeTraits : Config<ElementT, kDimQkT, kDimVT, kSoftcapT, kDeterministic
   static constexpr int kStages = kMakesDk ? Base::kShape.backward_stages : 2;
   static constexpr int kDsBuffers = kPartT == LargePart::kAll ? 2 : 1;
   // With one stage dout is given back once dP is made, so that the next one comes beside the rest of the step.
-  static constexpr bool kLoneDout = kMakesDk && kStages == 1;
+  static constexpr bool kSingleStageDout = kMakesDk && kStages == 1;
   static constexpr bool kDqFromRegisters = adds_dq_from_registers(kDimQkT, kDimVT, kDeterministicT);
-  // Pieces of dq of a warpgroup on their way to its PieceWriter (DqLayout): as many as there is room for.
+  // Pieces of dq of a warpgroup on their way to its SplitWriter (DqLayout): as many as there is room for.
   static constexpr int kDqSlots = kStages;
   static constexpr int kStagedFloats = kMakesDk && kDeterministicT ? Base::Dq::kPieceFloats : 32;
 };
 
-template <bool kLoneDout>
-struct LoneDoutBarrier {};
+template <bool kSingleStageDout>
+struct SingleStageDoutBarrier {};
 template <>
-struct LoneDoutBarrier<true> {
+struct SingleStageDoutBarrier<true> {
   uint64_t dout_empty;
 };
 
@@ -47,17 +47,17 @@ struct alignas(1024) Smem<Traits, true> {
   alignas(128) float stats[Traits::kStages][kStatsFloats];
   alignas(128) float dq[2][Traits::kDqSlots][Traits::kStagedFloats];
   StepMessage step[Traits::kStages];
-  Item item[Traits::kItemSlots];
+  WorkTile work_tile[Traits::kWorkTileSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStages], dout_full[Traits::kStages], step_empty[Traits::kStages];
   uint64_t ds_full[Traits::kDsBuffers], ds_empty[Traits::kDsBuffers];
   uint64_t k_full, v_full, kv_empty;
-  uint64_t dq_full[2][Traits::kDqSlots], dq_empty[2][Traits::kDqSlots];  // between a warpgroup and its PieceWriter
+  uint64_t dq_full[2][Traits::kDqSlots], dq_empty[2][Traits::kDqSlots];  // between a warpgroup and its SplitWriter
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;
   int32_t row_elsewhere;
   BackwardFacts facts;
-  [[no_unique_address]] LoneDoutBarrier<Traits::kLoneDout> lone;
+  [[no_unique_address]] SingleStageDoutBarrier<Traits::kSingleStageDout> lone;
 };
 
 }  // namespace tangram::sm90::backward

@@ -8,12 +8,13 @@
 
 namespace tangram::sm90::backward {
 
-void launch(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+void launch(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
+            cudaStream_t stream) {
   if (has_exact_kernels(variant.head_dim, variant.head_dim_v)) {
-    return (variant.half ? launch_f16 : launch_bf16)(variant, params, edge, num_ctas, stream);
+    return (variant.half ? launch_f16 : launch_bf16)(variant, params, pre_post, num_ctas, stream);
   }
   with_shape_class(variant.head_dim, variant.head_dim_v, [&]<int kDimQk, int kDimV> {
-    launch_any_dim<kDimQk, kDimV>(variant, params, edge, num_ctas, stream);
+    launch_any_dim<kDimQk, kDimV>(variant, params, pre_post, num_ctas, stream);
   });
 }
 

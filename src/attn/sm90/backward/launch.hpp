@@ -21,7 +21,8 @@ struct Variant {
 
 /// Launches the three kernels of one backward call, the middle one with `num_ctas` persistent CTAs. Throws CudaError
 /// naming the kernel.
-void launch(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream);
+void launch(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
+            cudaStream_t stream);
 
 /// Gradient of a sink from the row statistics that launch() leaves: dsink = -sum over rows of exp(sink - lse) * delta.
 /// Rows that see no key in this call may see some in another, so theirs is made of out, dout and lse, which are final.
@@ -46,7 +47,7 @@ struct SinkParams {
   bool per_row;
   bool half;  ///< float16 instead of bfloat16
   bool out_float32;
-  int32_t heads_per_mask;  ///< as in EdgeParams
+  int32_t heads_per_mask;  ///< as in PrePostParams
 };
 void launch_sink(const SinkParams& params, cudaStream_t stream);
 /// Loads the kernels of launch_sink.

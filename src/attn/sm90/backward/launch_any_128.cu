@@ -7,6 +7,6 @@
 
 namespace tangram::sm90::backward {
 
-template void launch_any_dim<128, 128>(const Variant&, const Params&, const EdgeParams&, int, cudaStream_t);
+template void launch_any_dim<128, 128>(const Variant&, const Params&, const PrePostParams&, int, cudaStream_t);
 
 }  // namespace tangram::sm90::backward

@@ -7,9 +7,9 @@
 
 namespace tangram::sm90::backward {
 
-void launch_bf16(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_bf16(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                  cudaStream_t stream) {
-  launch_element<__nv_bfloat16>(variant, params, edge, num_ctas, stream);
+  launch_element<__nv_bfloat16>(variant, params, pre_post, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90::backward

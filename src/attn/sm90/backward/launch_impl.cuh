@@ -6,24 +6,24 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/large_kernel.cuh"
 #include "attn/sm90/backward/launch.hpp"
+#include "attn/sm90/backward/pre_posts.cuh"
 #include "attn/sm90/common/launch_kernel.hpp"
 #include "cuda/load_kernel.hpp"
 
 namespace tangram::sm90::backward {
 
 /// The small kernels before and after.
-struct EdgeKernels {
-  void (*before)(EdgeParams);
-  void (*after)(EdgeParams);
+struct PrePostKernels {
+  void (*before)(PrePostParams);
+  void (*after)(PrePostParams);
   void (*load_after)();
 };
 
 template <typename Traits>
-EdgeKernels edge_kernels() {
+PrePostKernels pre_post_kernels() {
   using Element = typename Traits::Element;
   if constexpr (Traits::kAnyDim) {
     constexpr auto kAfter = after_any_dim_kernel<Element, Traits::kDimQk>;
@@ -37,19 +37,20 @@ EdgeKernels edge_kernels() {
 /// The kernels before and after, and between them those that `launch_main` launches, where there are items; whether the
 /// first of these may start before the kernel in front of it has ended, it is told.
 template <typename LaunchMain>
-void launch_around(const EdgeKernels& edges, const EdgeParams& edge, int num_ctas, cudaStream_t stream,
+void launch_around(const PrePostKernels& pre_posts, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream,
                    const LaunchMain& launch_main) {
-  edges.load_after();  // the main kernel may wait for late keys
-  const int64_t tiles = int64_t{edge.num_q_tiles} * edge.num_heads_q;
-  launch_kernel(edges.before, edge, std::max<int64_t>(tiles, 1), kEdgeThreads, 0, false, stream,
+  pre_posts.load_after();  // the main kernel may wait for late keys
+  const int64_t tiles = int64_t{pre_post.num_q_tiles} * pre_post.num_heads_q;
+  launch_kernel(pre_posts.before, pre_post, std::max<int64_t>(tiles, 1), kPrePostThreads, 0, false, stream,
                 "sm90 backward: first kernel launch");
-  if (edge.keys_ready != nullptr) {
-    cuda::check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(edge.keys_ready), 0), "cudaStreamWaitEvent");
+  if (pre_post.keys_ready != nullptr) {
+    cuda::check(cudaStreamWaitEvent(stream, static_cast<cudaEvent_t>(pre_post.keys_ready), 0), "cudaStreamWaitEvent");
   }
   // Behind an event it waits for all of the kernel in front of it.
-  if (num_ctas > 0) launch_main(edge.keys_ready == nullptr);
+  if (num_ctas > 0) launch_main(pre_post.keys_ready == nullptr);
   if (tiles > 0) {
-    launch_kernel(edges.after, edge, tiles, kEdgeThreads, 0, true, stream, "sm90 backward: last kernel launch");
+    launch_kernel(pre_posts.after, pre_post, tiles, kPrePostThreads, 0, true, stream,
+                  "sm90 backward: last kernel launch");
   }
 }
 
@@ -63,11 +64,11 @@ constexpr auto main_kernel() {
 }
 
 template <typename Traits>
-void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+void launch_instance(const Params& params, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
   constexpr auto kKernel = main_kernel<Traits>();
   allow_shared_memory<kKernel, kSmemBytes>("cudaFuncSetAttribute(sm90 backward)");
-  launch_around(edge_kernels<Traits>(), edge, num_ctas, stream, [&](bool dependent) {
+  launch_around(pre_post_kernels<Traits>(), pre_post, num_ctas, stream, [&](bool dependent) {
     launch_kernel(kKernel, params, num_ctas, Traits::kThreads, kSmemBytes, dependent, stream,
                   "sm90 backward: main kernel launch");
   });
@@ -76,15 +77,15 @@ void launch_instance(const Params& params, const EdgeParams& edge, int num_ctas,
 /// As launch_instance, with dv by a kernel before that of dk and dq. Both deal the items and join their pieces, each
 /// with counters of its own.
 template <typename DvTraits, typename DkTraits>
-void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+void launch_split(const Params& params, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream) {
   constexpr int kDvBytes = sizeof(Smem<DvTraits>), kDkBytes = sizeof(Smem<DkTraits>);
   allow_shared_memory<large_kernel<DvTraits>, kDvBytes>("cudaFuncSetAttribute(sm90 backward, dv)");
   allow_shared_memory<large_kernel<DkTraits>, kDkBytes>("cudaFuncSetAttribute(sm90 backward, dk)");
   cuda::load_kernel<large_kernel<DkTraits>>();
-  launch_around(edge_kernels<DkTraits>(), edge, num_ctas, stream, [&](bool dependent) {
+  launch_around(pre_post_kernels<DkTraits>(), pre_post, num_ctas, stream, [&](bool dependent) {
     Params of_dv = params;
     of_dv.ticket = params.ticket + 1;
-    of_dv.piece_turns = params.piece_turns + edge.num_slabs / 2;
+    of_dv.split_semaphore = params.split_semaphore + pre_post.num_accum_tiles / 2;
     launch_kernel(large_kernel<DvTraits>, of_dv, num_ctas, DvTraits::kThreads, kDvBytes, dependent, stream,
                   "sm90 backward: dv kernel launch");
     launch_kernel(large_kernel<DkTraits>, params, num_ctas, DkTraits::kThreads, kDkBytes, true, stream,
@@ -93,54 +94,54 @@ void launch_split(const Params& params, const EdgeParams& edge, int num_ctas, cu
 }
 
 template <typename Element, int kHeadDim>
-void launch_shape(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_shape(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                   cudaStream_t stream) {
   const auto run = variant.softcap ? (variant.deterministic ? launch_instance<Traits<Element, kHeadDim, true, true>>
                                                             : launch_instance<Traits<Element, kHeadDim, true, false>>)
                                    : (variant.deterministic ? launch_instance<Traits<Element, kHeadDim, false, true>>
                                                             : launch_instance<Traits<Element, kHeadDim, false, false>>);
-  run(params, edge, num_ctas, stream);
+  run(params, pre_post, num_ctas, stream);
 }
 
 template <typename Element>
-void launch_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_element(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                     cudaStream_t stream) {
   with_exact_class(variant.head_dim, variant.head_dim_v,
-                   [&]<int kHeadDim> { launch_shape<Element, kHeadDim>(variant, params, edge, num_ctas, stream); });
+                   [&]<int kHeadDim> { launch_shape<Element, kHeadDim>(variant, params, pre_post, num_ctas, stream); });
 }
 
 template <typename Element, int kDimQk, int kDimV, bool kSoftcap, bool kDeterministic>
-void launch_any_dim_instance(const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
+void launch_any_dim_instance(const Params& params, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream) {
   if constexpr (shape_class(kDimQk, kDimV).backward_split) {
     launch_split<LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kDv>,
-                 LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kDkDq>>(params, edge,
+                 LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kDkDq>>(params, pre_post,
                                                                                                   num_ctas, stream);
   } else if constexpr (shape_class(kDimQk, kDimV).backward_large) {
-    launch_instance<LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kAll>>(params, edge,
+    launch_instance<LargeTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic, LargePart::kAll>>(params, pre_post,
                                                                                                     num_ctas, stream);
   } else {
-    launch_instance<AnyDimTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic>>(params, edge, num_ctas, stream);
+    launch_instance<AnyDimTraits<Element, kDimQk, kDimV, kSoftcap, kDeterministic>>(params, pre_post, num_ctas, stream);
   }
 }
 
 template <typename Element, int kDimQk, int kDimV>
-void launch_any_dim_element(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_any_dim_element(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                             cudaStream_t stream) {
   const auto run = variant.softcap
                        ? (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, kAllKernels, true>
                                                 : launch_any_dim_instance<Element, kDimQk, kDimV, kAllKernels, false>)
                        : (variant.deterministic ? launch_any_dim_instance<Element, kDimQk, kDimV, false, true>
                                                 : launch_any_dim_instance<Element, kDimQk, kDimV, false, false>);
-  run(params, edge, num_ctas, stream);
+  run(params, pre_post, num_ctas, stream);
 }
 
 template <int kDimQk, int kDimV>
-void launch_any_dim(const Variant& variant, const Params& params, const EdgeParams& edge, int num_ctas,
+void launch_any_dim(const Variant& variant, const Params& params, const PrePostParams& pre_post, int num_ctas,
                     cudaStream_t stream) {
   require_in_sample(variant.half, variant.softcap);
   using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
   (variant.half ? launch_any_dim_element<Half, kDimQk, kDimV>
-                : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant, params, edge, num_ctas, stream);
+                : launch_any_dim_element<__nv_bfloat16, kDimQk, kDimV>)(variant, params, pre_post, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90::backward

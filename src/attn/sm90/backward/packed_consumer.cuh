@@ -114,7 +114,7 @@ struct PackedConsumer : PieceConsumer<Traits> {
       score_gradients(ds, dp);
       ptx::mbarrier_wait(&smem.ds_empty[buffer(step)], buffer_phase(step) ^ 1);
       this->store_ds(ds, smem.ds[buffer(step)]);
-      this->take_turn();
+      this->ping_pong_wait();
       this->issue_gradient(dk, ds, smem.q[stage]);
       ptx::fence_proxy_async();
       arrive(&smem.ds_full[buffer(step)]);
@@ -133,7 +133,7 @@ struct PackedConsumer : PieceConsumer<Traits> {
       ptx::pin_registers(lead);
       if (!first) hand_over_lead(lead, step - 1);
       this->multiply_scores(s);
-      this->pass_turn();
+      this->ping_pong_arrive();
       ptx::wgmma_wait<1>();
       ptx::pin_registers(rest);
       if (!first) hand_over_rest(rest, step - 1);
@@ -141,7 +141,7 @@ struct PackedConsumer : PieceConsumer<Traits> {
       ptx::wgmma_wait<0>();
       ptx::pin_registers(s);
     }
-    this->pass_turn();
+    this->ping_pong_arrive();
     ptx::wgmma_wait<0>();
     ptx::pin_registers(dk);
     ptx::pin_registers(dv);
@@ -164,9 +164,9 @@ struct PackedConsumer : PieceConsumer<Traits> {
     here.advance();
   }
   __device__ __forceinline__ void run() {
-    if (this->warpgroup == 1) this->pass_turn();
-    this->run_items(*this);
-    if (this->warpgroup == 0) this->take_turn();
+    if (this->warpgroup == 1) this->ping_pong_arrive();
+    this->run_work_tiles(*this);
+    if (this->warpgroup == 0) this->ping_pong_wait();
   }
 };
 

@@ -82,12 +82,12 @@ struct PairConsumer : ConsumerBase<Traits> {
   /// of the columns.
   __device__ __forceinline__ void stage_pair_dq(const DqSums& dq, uint32_t of_pair) {
     arrive(&smem.pairs.ds_empty[buffer(of_pair)]);
-    constexpr int kHalfSlab = Traits::kSlabFloats / 2 / 4;  // in float4
+    constexpr int kHalfSlab = Traits::kAccumTileFloats / 2 / 4;  // in float4
     constexpr int kHalfGroups = Traits::kHeadDim / 16;
     const uint32_t self = fresh_thread();
-    float4* staged =
-        reinterpret_cast<float4*>(smem.dq + warpgroup * Traits::kSlabFloats + self / 32 % 4 * Traits::kWarpSlabFloats) +
-        self % 32;
+    float4* staged = reinterpret_cast<float4*>(smem.dq + warpgroup * Traits::kAccumTileFloats +
+                                               self / 32 % 4 * Traits::kWarpSlabFloats) +
+                     self % 32;
     await_staging(of_pair);
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 8; ++i) {
@@ -150,7 +150,7 @@ struct PairConsumer : ConsumerBase<Traits> {
       this->score_gradients(dp_b, s_b);
       pack_operand<Element>(ds_b, dp_b);
       this->store_ds(ds_b, smem.ds[buffer(pair)] + Traits::kBytesDs);
-      this->take_turn();
+      this->ping_pong_wait();
       this->issue_gradient(dk, ds_b, smem.q[at_b]);  // dK_a, dV_b, dK_b
       ptx::fence_proxy_async();
       arrive(&smem.ds_full[buffer(pair)]);
@@ -170,14 +170,14 @@ struct PairConsumer : ConsumerBase<Traits> {
       if (!first) stage_pair_dq(dq, pair - 2);
       await_dout(stage());
       issue_dp(dp_a, stage());  // S_a, dP_a
-      this->pass_turn();
+      this->ping_pong_arrive();
       if (!first) send_dq();
       first = false;
       visible_a = find_visible(stage(), kind_a);
       ptx::wgmma_wait<1>();
       ptx::pin_registers(s_a);
     }
-    this->pass_turn();
+    this->ping_pong_arrive();
     if (!first) {
       await_ds(pair - 1);
       DqSums dq;
@@ -218,28 +218,28 @@ struct PairConsumer : ConsumerBase<Traits> {
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == 1) this->pass_turn();
+    if (warpgroup == 1) this->ping_pong_arrive();
     for (;;) {
       ptx::mbarrier_wait(&smem.q_full[stage()], stage_phase());
       if (smem.step[stage()].kind & kStepStop) break;
-      const Item& item = smem.item[smem.step[stage()].item_slot];
-      if (item.num_steps == 0) {
+      const WorkTile& work_tile = smem.work_tile[smem.step[stage()].work_tile_slot];
+      if (work_tile.num_steps == 0) {
         skip_pair();
       } else {
-        const uint32_t kv_phase = item.flags & kItemOddPhase ? 1 : 0;
+        const uint32_t kv_phase = work_tile.flags & kWorkTileOddPhase ? 1 : 0;
         ptx::mbarrier_wait(&smem.k_full, kv_phase);
-        if (item.flags & kItemZeroRows) {
+        if (work_tile.flags & kWorkTileZeroRows) {
           ptx::mbarrier_wait(&smem.v_full, kv_phase);
-          this->zero_rows(smem.k, kBlockN, item.covered);
-          this->zero_rows(smem.v, kBlockN, item.covered);
+          this->zero_rows(smem.k, kBlockN, work_tile.covered);
+          this->zero_rows(smem.v, kBlockN, work_tile.covered);
           this->zero_done();
         }
-        run_pairs((item.num_steps + 1) / 2, kv_phase);
+        run_pairs((work_tile.num_steps + 1) / 2, kv_phase);
       }
-      write_gradients<Traits>(params, item, fresh_thread(), dk, dv);
+      write_gradients<Traits>(params, work_tile, fresh_thread(), dk, dv);
       __syncwarp();  // see Consumer::run
     }
-    if (warpgroup == 0) this->take_turn();
+    if (warpgroup == 0) this->ping_pong_wait();
     ptx::mbarrier_wait(&smem.q_full[stage() + 1], stage_phase());  // the writer of warpgroup 1 stops by this step
     await_staging(pair);
     arrive(&smem.dq_full[warpgroup]);  // nothing: stops the writer

@@ -8,30 +8,30 @@
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/key_stretches.hpp"
-#include "schedule/key_items.hpp"
+#include "schedule/key_work_tiles.hpp"
 #include "tangram/gradient_places.hpp"
 
 namespace tangram::sm90::backward {
 
 // The lists of the kernel are those of src/schedule, as they are.
 using schedule::BackwardFacts;
-using schedule::Item;
-using schedule::kItemDescending;
-using schedule::kItemHeadsInside;
-using schedule::kItemOddPhase;
-using schedule::kItemZeroRows;
+using schedule::DqOrderSegment;
 using schedule::kNoTile;
+using schedule::kWorkTileDescending;
+using schedule::kWorkTileHeadsInside;
+using schedule::kWorkTileOddPhase;
+using schedule::kWorkTileZeroRows;
 using schedule::QueryTile;
-using schedule::RunTiles;
-using schedule::TurnSegment;
+using schedule::RangeQueryTiles;
 using schedule::Walk;
+using schedule::WorkTile;
 
 /// Tiles of a transposed list: keys of an item by queries of a step.
 inline constexpr TileShape kTileShape{128, 64, true};
 
 enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
 
-/// In Params::piece_turns, see Producer::draw_place.
+/// In Params::split_semaphore, see Producer::draw_place.
 inline constexpr int32_t kPieceArrived = 1 << 16;
 
 /// Strides are in elements.
@@ -42,22 +42,23 @@ struct Params {
   TensorMap dout_map;
   TensorMap k_elsewhere_map;  ///< of the tensors that `stretches` speak of
   TensorMap v_elsewhere_map;
-  const Item* items;
-  const TileRun* runs;
-  const RunTiles* run_tiles;  ///< of each run
-  const QueryTile* q_tiles;   ///< [num_q_tiles]
+  const WorkTile* work_tiles;
+  const TileRange* runs;
+  const RangeQueryTiles* run_tiles;  ///< of each run
+  const QueryTile* q_tiles;          ///< [num_q_tiles]
   const RowInterval* intervals;
-  const float* stats;                ///< [num_heads_q, num_q_tiles, kStatsFloats]
-  float* dq_sums;                    ///< [num_heads_q, num_q_tiles, kBlockM * head_dim of the class], see DqLayout
-  const uint64_t* covered_queries;   ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
-                                     ///< where no key sees it
-  float* slabs;                      ///< [num_slabs, kBlockN * both head dims of the class], where items in
-                                     ///< pieces add up
-  int32_t* piece_turns;              ///< [num_slabs], zeros before: how many pieces were added, and kPieceArrived for
-                                     ///< each that has drawn its place
-  int32_t* ticket;                   ///< zero before
-  const TurnSegment* turn_segments;  ///< deterministic: see RunTiles
-  int32_t* turns;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
+  const float* stats;               ///< [num_heads_q, num_q_tiles, kStatsFloats]
+  float* dq_sums;                   ///< [num_heads_q, num_q_tiles, kBlockM * head_dim of the class], see DqLayout
+  const uint64_t* covered_queries;  ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
+                                    ///< where no key sees it
+  float* accum_tiles;               ///< [num_accum_tiles, kBlockN * both head dims of the class], where items in
+                                    ///< pieces add up
+  int32_t* split_semaphore;  ///< [num_accum_tiles], zeros before: how many pieces were added, and kPieceArrived for
+                             ///< each that has drawn its place
+  int32_t* ticket;           ///< zero before
+  const DqOrderSegment* dq_order_segments;  ///< deterministic: see RangeQueryTiles
+  int32_t*
+      dq_semaphore;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
   void* dk;
   void* dv;
   const uint32_t* places;  ///< null, or [seqlen_k]: as GradientPlaces::of_key
@@ -67,7 +68,7 @@ struct Params {
   void* const* dv_others;
   int64_t dk_row_stride, dk_head_stride;
   int64_t dv_row_stride, dv_head_stride;
-  int32_t num_items;
+  int32_t num_work_tiles;
   int32_t num_q_tiles;  ///< of masks of head groups: the stride of NOTE [tables of masks] in place of it
   float softmax_scale;
   float scale_log2;  ///< softmax_scale * log2(e)
@@ -81,12 +82,12 @@ struct Params {
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
                      ///< one
-  const BackwardFacts* facts;    ///< null, or in place of num_items, walk and zeroed_sums: of a buffer for lists
+  const BackwardFacts* facts;    ///< null, or in place of num_work_tiles, walk and zeroed_sums: of a buffer for lists
   int32_t head_dim, head_dim_v;  ///< read by kernels for any of a class
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
-struct EdgeParams {
+struct PrePostParams {
   const QueryTile* q_tiles;  ///< as in Params
   const void* out;
   const void* dout;
@@ -94,8 +95,8 @@ struct EdgeParams {
   float* stats;
   float* dq_sums;
   int32_t* ticket;                  ///< one, or where two kernels share the work two (launch_split)
-  int32_t* turns;                   ///< as in Params, zeros afterwards
-  int32_t* piece_turns;             ///< likewise
+  int32_t* dq_semaphore;            ///< as in Params, zeros afterwards
+  int32_t* split_semaphore;         ///< likewise
   const uint64_t* covered_queries;  ///< as in Params
   void* dq;
   int64_t out_row_stride, out_head_stride;
@@ -103,7 +104,7 @@ struct EdgeParams {
   int64_t dq_row_stride, dq_head_stride;
   int32_t num_heads_q;
   int32_t num_q_tiles;
-  int32_t num_slabs;  ///< of piece_turns
+  int32_t num_accum_tiles;  ///< of split_semaphore
   float softmax_scale;
   float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;

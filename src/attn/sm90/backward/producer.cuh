@@ -28,12 +28,12 @@ struct Producer {
   Smem<Traits>& smem;
   // This thread has few registers: what can be read again is not kept.
   uint32_t step = 0;                        // in all items
-  uint32_t item_count = 0;                  // which says the slot of the current item
+  uint32_t work_tile_count = 0;             // which says the slot of the current item
   int32_t head = 0, run_idx = 0, tile = 0;  // of the current step
 
-  __device__ __forceinline__ uint32_t slot() const { return item_count % Traits::kItemSlots; }
-  __device__ __forceinline__ const Item& item() const { return smem.item[slot()]; }
-  __device__ __forceinline__ const RunTiles& run_tiles() const { return params.run_tiles[run_idx]; }
+  __device__ __forceinline__ uint32_t slot() const { return work_tile_count % Traits::kWorkTileSlots; }
+  __device__ __forceinline__ const WorkTile& work_tile() const { return smem.work_tile[slot()]; }
+  __device__ __forceinline__ const RangeQueryTiles& run_tiles() const { return params.run_tiles[run_idx]; }
 
   __device__ __forceinline__ void load_keys_from(const TensorMap& k, const TensorMap& v, int32_t row, int32_t kv_head) {
     ptx::mbarrier_arrive_expect_tx(&smem.k_full, Traits::kBytesK);
@@ -45,15 +45,15 @@ struct Producer {
   }
 
   /// K and V of an item, once the consumers have left those of the item before.
-  __device__ __forceinline__ void load_keys(const Item& item) {
-    ptx::mbarrier_wait(&smem.kv_empty, (item.flags & kItemOddPhase ? 1 : 0) ^ 1);
-    if (params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, item.row_begin, item.row_end);
+  __device__ __forceinline__ void load_keys(const WorkTile& work_tile) {
+    ptx::mbarrier_wait(&smem.kv_empty, (work_tile.flags & kWorkTileOddPhase ? 1 : 0) ^ 1);
+    if (params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, work_tile.row_begin, work_tile.row_end);
     const int32_t elsewhere = smem.row_elsewhere;
     // Addresses of maps that are chosen would take registers that this thread has not.
     if (elsewhere < 0) {
-      load_keys_from(params.k_map, params.v_map, item.row_begin, item.kv_head);
+      load_keys_from(params.k_map, params.v_map, work_tile.row_begin, work_tile.kv_head);
     } else {
-      load_keys_from(params.k_elsewhere_map, params.v_elsewhere_map, elsewhere, item.kv_head);
+      load_keys_from(params.k_elsewhere_map, params.v_elsewhere_map, elsewhere, work_tile.kv_head);
     }
   }
 
@@ -67,7 +67,7 @@ struct Producer {
   __device__ __forceinline__ void push_empty_step(int32_t kind) {
     const uint32_t stage = wait_stage();
     smem.step[stage].kind = kind;
-    smem.step[stage].item_slot = static_cast<int32_t>(slot());
+    smem.step[stage].work_tile_slot = static_cast<int32_t>(slot());
     smem.dq_target[step % Traits::kDqTargets] = {kind & kStepStop ? kDqStop : kDqNothing, 0};
     ptx::mbarrier_arrive(&smem.q_full[stage]);
     ptx::mbarrier_arrive(&smem.dout_full[stage]);  // nobody waits, but its phase must follow the steps
@@ -84,29 +84,29 @@ struct Producer {
   /// given back before Q; of a step without loads, which does not wait for it, wait_stage sees that it was.
   __device__ __forceinline__ void push_step() {
     int32_t q0;
-    if constexpr (Traits::kLoneDout) {
+    if constexpr (Traits::kSingleStageDout) {
       q0 = params.q_tiles[tile].row_begin;
       ptx::mbarrier_wait(&smem.lone.dout_empty, step % 2 ^ 1);
       load_dout(0, q0);
       ptx::mbarrier_arrive_expect_tx(&smem.dout_full[0], Traits::kBytesDout);
     }
     const uint32_t stage = wait_stage();
-    const int32_t slab = head * params.num_q_tiles + tile;
-    if constexpr (!Traits::kLoneDout) q0 = params.q_tiles[tile].row_begin;
-    smem.dq_target[step % Traits::kDqTargets] = {slab, Traits::kDeterministic ? smem.segment : 0};
+    const int32_t accum_tile = head * params.num_q_tiles + tile;
+    if constexpr (!Traits::kSingleStageDout) q0 = params.q_tiles[tile].row_begin;
+    smem.dq_target[step % Traits::kDqTargets] = {accum_tile, Traits::kDeterministic ? smem.segment : 0};
     load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(smem.q[stage], &params.q_map,
                                                                         &smem.q_full[stage], q0, head);
-    if constexpr (!Traits::kLoneDout) load_dout(stage, q0);
-    ptx::bulk_load(smem.stats[stage], params.stats + slab * int64_t{kStatsFloats}, Traits::kStatsBytes,
+    if constexpr (!Traits::kSingleStageDout) load_dout(stage, q0);
+    ptx::bulk_load(smem.stats[stage], params.stats + accum_tile * int64_t{kStatsFloats}, Traits::kStatsBytes,
                    &smem.q_full[stage]);
-    const Item& item = smem.item[slot()];
-    const TileRun& run = params.runs[run_idx];
+    const WorkTile& work_tile = smem.work_tile[slot()];
+    const TileRange& run = params.runs[run_idx];
     StepMessage& message = smem.step[stage];
-    message.item_slot = static_cast<int32_t>(slot());
+    message.work_tile_slot = static_cast<int32_t>(slot());
     message.q0 = q0;
     const int32_t q_end = params.q_tiles[tile].row_end;
-    const bool all =
-        run.full_begin <= q0 && q0 + kBlockM <= min(run.full_end, q_end) && item.row_end - item.row_begin == kBlockN;
+    const bool all = run.full_begin <= q0 && q0 + kBlockM <= min(run.full_end, q_end) &&
+                     work_tile.row_end - work_tile.row_begin == kBlockN;
     message.kind = all ? kStepPlain : kStepMasked;
     if (!all) {
       describe_run(message, run);
@@ -119,94 +119,94 @@ struct Producer {
       if (covered != ~uint64_t{0}) message.kind |= kStepZeroRows;
     }
     ptx::mbarrier_arrive_expect_tx(&smem.q_full[stage], Traits::kBytesQ + Traits::kStatsBytes);
-    if constexpr (!Traits::kLoneDout) ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesDout);
+    if constexpr (!Traits::kSingleStageDout) ptx::mbarrier_arrive_expect_tx(&smem.dout_full[stage], Traits::kBytesDout);
     ++step;
   }
 
   __device__ __forceinline__ void enter_run() {
-    tile = item().flags & kItemDescending ? run_tiles().end - 1 : run_tiles().first;
+    tile = work_tile().flags & kWorkTileDescending ? run_tiles().end - 1 : run_tiles().first;
     if constexpr (Traits::kDeterministic) smem.segment = run_tiles().segment;
   }
-  __device__ __forceinline__ void enter_first_run(const Item& item) {
-    run_idx = item.flags & kItemDescending ? item.run_end - 1 : item.run_begin;
+  __device__ __forceinline__ void enter_first_run(const WorkTile& work_tile) {
+    run_idx = work_tile.flags & kWorkTileDescending ? work_tile.run_end - 1 : work_tile.run_begin;
     enter_run();
   }
   /// The next query tile in the order of the walk; false when the item has no more.
-  __device__ __forceinline__ bool next_tile(const Item& item) {
-    tile += item.flags & kItemDescending ? -1 : 1;
+  __device__ __forceinline__ bool next_tile(const WorkTile& work_tile) {
+    tile += work_tile.flags & kWorkTileDescending ? -1 : 1;
     if (run_tiles().first <= tile && tile < run_tiles().end) {
-      if (Traits::kDeterministic && params.turn_segments[smem.segment + 1].first_tile == tile) ++smem.segment;
+      if (Traits::kDeterministic && params.dq_order_segments[smem.segment + 1].first_tile == tile) ++smem.segment;
       return true;
     }
-    run_idx += item.flags & kItemDescending ? -1 : 1;
-    if (run_idx < item.run_begin || run_idx >= item.run_end) return false;
+    run_idx += work_tile.flags & kWorkTileDescending ? -1 : 1;
+    if (run_idx < work_tile.run_begin || run_idx >= work_tile.run_end) return false;
     enter_run();
     return true;
   }
-  __device__ __forceinline__ void next_step(const Item& item) {
-    if (!(item.flags & kItemHeadsInside)) {
-      if (next_tile(item)) return;
+  __device__ __forceinline__ void next_step(const WorkTile& work_tile) {
+    if (!(work_tile.flags & kWorkTileHeadsInside)) {
+      if (next_tile(work_tile)) return;
       ++head;
-      enter_first_run(item);
-    } else if (++head == item.head_end) {
-      head = item.head_begin;
-      next_tile(item);
+      enter_first_run(work_tile);
+    } else if (++head == work_tile.head_end) {
+      head = work_tile.head_begin;
+      next_tile(work_tile);
     }
   }
 
   /// Pieces are joined by the one that ends last, which then waits for nobody who is still at its steps. Drawn before
   /// the last step is pushed, when the consumers have others to do.
   __device__ __forceinline__ void draw_place() {
-    Item& item = smem.item[slot()];
-    item.piece = atomicAdd(params.piece_turns + item.slab, kPieceArrived) / kPieceArrived;
+    WorkTile& work_tile = smem.work_tile[slot()];
+    work_tile.head_split = atomicAdd(params.split_semaphore + work_tile.accum_tile, kPieceArrived) / kPieceArrived;
   }
 
   /// The item is the one in the current slot.
-  __device__ __forceinline__ void push_item() {
-    const Item& item = smem.item[slot()];
-    if (item.num_steps != 0) load_keys(item);
+  __device__ __forceinline__ void push_work_tile() {
+    const WorkTile& work_tile = smem.work_tile[slot()];
+    if (work_tile.num_steps != 0) load_keys(work_tile);
     // The keys are the caller's; statistics, sums and the ticket come from the kernel before.
     ptx::grid_dependency_wait();
-    if (item.num_steps == 0) {
+    if (work_tile.num_steps == 0) {
       push_empty_step(kStepPlain);
       if constexpr (Traits::kAtOnce == 2) push_empty_step(kStepAbsent);
     } else {
-      head = item.head_begin;
-      enter_first_run(item);
+      head = work_tile.head_begin;
+      enter_first_run(work_tile);
 #pragma unroll 1
-      for (int32_t left = item.num_steps; left > 0; --left) {
-        if (!Traits::kDeterministic && left == 1 && item.num_pieces > 1) draw_place();
+      for (int32_t left = work_tile.num_steps; left > 0; --left) {
+        if (!Traits::kDeterministic && left == 1 && work_tile.num_head_splits > 1) draw_place();
         push_step();
-        next_step(item);
+        next_step(work_tile);
       }
       if (Traits::kAtOnce == 2 && step % 2 != 0) push_empty_step(kStepAbsent);
     }
-    ++item_count;
+    ++work_tile_count;
   }
 
-  /// kItemOddPhase or 0, by the items with steps so far. For a thread that has no register for it.
+  /// kWorkTileOddPhase or 0, by the items with steps so far. For a thread that has no register for it.
   __device__ __forceinline__ int32_t parity_after_last() const {
-    if (item_count == 0) return 0;
-    const Item& last = smem.item[(item_count - 1) % Traits::kItemSlots];
-    return (last.flags & kItemOddPhase) ^ (last.num_steps != 0 ? kItemOddPhase : 0);
+    if (work_tile_count == 0) return 0;
+    const WorkTile& last = smem.work_tile[(work_tile_count - 1) % Traits::kWorkTileSlots];
+    return (last.flags & kWorkTileOddPhase) ^ (last.num_steps != 0 ? kWorkTileOddPhase : 0);
   }
 
   /// One thread. Tickets are dealt in the order of the items; the first one of a CTA is its index.
-  __device__ __forceinline__ void run_items() {
+  __device__ __forceinline__ void run_work_tiles() {
     int32_t parity = 0;  // of the items with steps so far
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
-    while (ticket < smem.facts.num_items) {
-      Item& item = smem.item[slot()];
+    while (ticket < smem.facts.num_work_tiles) {
+      WorkTile& work_tile = smem.work_tile[slot()];
 #pragma unroll 1
-      for (int i = 0; i < static_cast<int>(sizeof(Item) / 16); ++i) {
-        reinterpret_cast<uint4*>(&item)[i] = reinterpret_cast<const uint4*>(params.items + ticket)[i];
+      for (int i = 0; i < static_cast<int>(sizeof(WorkTile) / 16); ++i) {
+        reinterpret_cast<uint4*>(&work_tile)[i] = reinterpret_cast<const uint4*>(params.work_tiles + ticket)[i];
       }
-      smem.row_elsewhere = row_elsewhere(params.stretches, item.row_begin, kBlockN);
-      item.flags |= (Traits::kAnyDim ? parity_after_last() : parity) |
-                    (smem.facts.walk.descending ? kItemDescending : 0) |
-                    (smem.facts.walk.heads_inside ? kItemHeadsInside : 0);
-      if (!Traits::kAnyDim && item.num_steps != 0) parity ^= kItemOddPhase;
-      push_item();
+      smem.row_elsewhere = row_elsewhere(params.stretches, work_tile.row_begin, kBlockN);
+      work_tile.flags |= (Traits::kAnyDim ? parity_after_last() : parity) |
+                         (smem.facts.walk.descending ? kWorkTileDescending : 0) |
+                         (smem.facts.walk.heads_innermost ? kWorkTileHeadsInside : 0);
+      if (!Traits::kAnyDim && work_tile.num_steps != 0) parity ^= kWorkTileOddPhase;
+      push_work_tile();
       // Not earlier: a ticket drawn while this item has long to go would wait for it. The loads in flight hide this.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }

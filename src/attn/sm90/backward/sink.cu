@@ -36,7 +36,7 @@ __device__ float sink_gradient(const SinkParams& params, float sink, int head, c
   if (params.covered_queries && !(params.covered_queries[place.tile] >> in_tile & 1)) {
     return uncovered_gradient(params, sink, head, int64_t{params.q_tiles[place.tile].row_begin} + in_tile);
   }
-  const float* stats = params.stats + place.slab * kStatsFloats;
+  const float* stats = params.stats + place.accum_tile * kStatsFloats;
   const float lse_log2 = sum_of_three(*reinterpret_cast<const uint2*>(stats + in_tile * 4)) * params.lse_log2_factor;
   const float delta = -sum_of_three(*reinterpret_cast<const uint2*>(stats + in_tile * 4 + 2));
   return -exp2f(sink * kLog2e - lse_log2) * delta;

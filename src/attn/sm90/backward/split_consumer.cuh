@@ -57,7 +57,7 @@ struct DvConsumer : LargeConsumer<Traits> {
     here.advance();
   }
   __device__ __forceinline__ void stop() {}
-  __device__ __forceinline__ void run() { this->run_items(*this); }
+  __device__ __forceinline__ void run() { this->run_work_tiles(*this); }
 };
 
 /// dK += dS Q, and dQ = dS^T K of the same step, in pieces of 32 columns (DqLayout).
@@ -85,7 +85,7 @@ struct DkConsumer : PieceConsumer<Traits> {
   /// S dP | exponentials | dS | dK dQ | hand dQ over | S' dP' | ...
   /// What waits for dS of the other warpgroup has dK before it. Once a piece of dQ is under way, the others follow
   /// without a wait for anything but this warpgroup's matmuls and its writer: other CTAs may be waiting for them
-  /// (PieceWriter), and S', for one, waits for the other warpgroup. The loop is cut where nothing is in flight.
+  /// (SplitWriter), and S', for one, waits for the other warpgroup. The loop is cut where nothing is in flight.
   __device__ __forceinline__ void run_steps(int32_t num_steps) {
     Scores s, dp;
     this->issue_scores(s);
@@ -140,7 +140,7 @@ struct DkConsumer : PieceConsumer<Traits> {
     for (uint32_t p = 0; p < Layout::kPieces; ++p) this->pass_piece(here.step * Layout::kPieces + p);
     here.advance();
   }
-  __device__ __forceinline__ void run() { this->run_items(*this); }
+  __device__ __forceinline__ void run() { this->run_work_tiles(*this); }
 };
 
 }  // namespace tangram::sm90::backward

@@ -9,7 +9,7 @@ namespace tangram::sm90::backward {
 
 struct TilePlace {
   int32_t tile;  ///< in q_tiles and covered_queries
-  int64_t slab;
+  int64_t accum_tile;
 };
 
 /// `tile` counts from the first of the mask. As NOTE [tables of masks] has it; the main kernel comes to the same from

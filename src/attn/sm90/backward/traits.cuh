@@ -28,22 +28,22 @@ inline constexpr int kConsumerWarps = 8;
 
 /// What a step asks of the consumers, in its message; several may hold.
 enum StepKind : int32_t {
-  kStepPlain = 0,     ///< all of the tile is visible; or the one step of an item that no query sees (Item::num_steps)
-  kStepStop = 1,      ///< no more items
-  kStepMasked = 2,    ///< some (key, query) pair of the tile is not visible
+  kStepPlain = 0,   ///< all of the tile is visible; or the one step of an item that no query sees (WorkTile::num_steps)
+  kStepStop = 1,    ///< no more items
+  kStepMasked = 2,  ///< some (key, query) pair of the tile is not visible
   kStepZeroRows = 4,  ///< some query rows of the tile are nobody's
   kStepAbsent = 8,    ///< with pairs: an item of an odd number of steps has no second one here
 };
 
 /// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
-/// row eight bfloat16, a multiple of lse (EdgeParams::lse_factor) and -delta as sums of three (24 bits), each followed
-/// by a zero.
+/// row eight bfloat16, a multiple of lse (PrePostParams::lse_factor) and -delta as sums of three (24 bits), each
+/// followed by a zero.
 inline constexpr int kStatsFloats = kBlockM * 4;
 
 /// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
 struct alignas(16) StepMessage {
   int32_t kind;  ///< a sum of StepKind
-  int32_t item_slot;
+  int32_t work_tile_slot;
   int32_t q0;  ///< query of row 0 of the tile
   uint32_t covered[2];
   // Of a masked step, see run_rows.cuh; rows are keys.
@@ -56,8 +56,8 @@ static_assert(sizeof(StepMessage) == 64);
 
 /// Where dq of a step goes; written by the producer before it arrives on q_full.
 struct DqTarget {
-  int32_t slab;     ///< query head * num_q_tiles + query tile, or one of the following
-  int32_t segment;  ///< deterministic: where Params::turn_segments has the turn
+  int32_t accum_tile;  ///< query head * num_q_tiles + query tile, or one of the following
+  int32_t segment;     ///< deterministic: where Params::dq_order_segments has the turn
 };
 inline constexpr int32_t kDqNothing = -1;
 inline constexpr int32_t kDqStop = -2;
@@ -103,12 +103,12 @@ struct DqLayout<kDimQk, true> {
     return group / 4 * kPieceFloats + warp * (kPieceFloats / 4) + group % 4 * (8 * 16);
   }
   /// Of a warpgroup's `piece`th piece: the lead comes first, wherever its columns are.
-  static __device__ __forceinline__ uint32_t column_piece(uint32_t warpgroup, uint32_t piece) {
+  static __device__ __forceinline__ uint32_t column_piece(uint32_t warpgroup, uint32_t head_split) {
     constexpr uint32_t kLeadPieces = kLead / 32;
-    if (warpgroup == 0) return piece;
+    if (warpgroup == 0) return head_split;
     constexpr uint32_t kFirst = kPieces;  // of this warpgroup
-    if constexpr (kRest == 32) return piece < kLeadPieces ? kFirst + 1 + piece : kFirst;
-    return piece < kLeadPieces ? kFirst + kLeadPieces + piece : kFirst + piece - kLeadPieces;
+    if constexpr (kRest == 32) return head_split < kLeadPieces ? kFirst + 1 + head_split : kFirst;
+    return head_split < kLeadPieces ? kFirst + kLeadPieces + head_split : kFirst + head_split - kLeadPieces;
   }
 };
 
@@ -138,13 +138,14 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static constexpr int kBytesDout = Panels::kPanelsV * Panels::kPanelBytesQ;
   static constexpr int kBytesDs = kBlockN * kBlockM * 2;  // of a step
   using Dq = DqLayout<kDimQk>;
-  static constexpr int kSlabFloats = kBlockM * kDimQk;                  // of dq
-  static constexpr int kWarpSlabFloats = kSlabFloats / kConsumerWarps;  // where Dq::kEven
+  static constexpr int kAccumTileFloats = kBlockM * kDimQk;                  // of dq
+  static constexpr int kWarpSlabFloats = kAccumTileFloats / kConsumerWarps;  // where Dq::kEven
   static constexpr bool kMakesDk = true;
   static constexpr bool kMakesDv = true;
-  static constexpr bool kLoneDout = false;  // see LargeTraits
+  static constexpr bool kSingleStageDout = false;  // see LargeTraits
   static constexpr int kStatsBytes = kStatsFloats * 4;
-  static constexpr int kItemSlots = 4;  // the producer runs at most three items ahead: each takes half of the stages
+  static constexpr int kWorkTileSlots =
+      4;  // the producer runs at most three items ahead: each takes half of the stages
   static_assert(kShape.backward_at_once > 0);
 };
 
@@ -179,9 +180,9 @@ struct alignas(1024) Smem {
   // Not near the end: a matmul reads 1 KB twice here (the other eight columns are the same), but memcheck takes every
   // operand for contiguous, and would report the 1 KB behind the last stage (docs/design/gpu_backends.md).
   alignas(128) float stats[Traits::kStages][kStatsFloats];
-  alignas(128) float dq[Traits::kAtOnce * Traits::kSlabFloats];
+  alignas(128) float dq[Traits::kAtOnce * Traits::kAccumTileFloats];
   StepMessage step[Traits::kStages];
-  Item item[Traits::kItemSlots];
+  WorkTile work_tile[Traits::kWorkTileSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStages], dout_full[Traits::kStages], step_empty[Traits::kStages];
   uint64_t ds_full[Traits::kDsBuffers];
@@ -195,7 +196,8 @@ struct alignas(1024) Smem {
 };
 
 __device__ __forceinline__ BackwardFacts facts_of(const Params& params) {
-  return params.facts != nullptr ? *params.facts : BackwardFacts{params.num_items, params.walk, params.zeroed_sums};
+  return params.facts != nullptr ? *params.facts
+                                 : BackwardFacts{params.num_work_tiles, params.walk, params.zeroed_sums};
 }
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors

@@ -27,8 +27,8 @@ class DeviceBuilder {
 
   /// Enqueues kernels that build the image, and the copy of their report. That copy comes last: a kernel may start
   /// before the one in front of it has ended, and read lists early, but never before a copy has. `data` has passed
-  /// schedule::check_room. Throws CudaError. Allocates for smaller blocks than before, which a stream that is captured
-  /// forbids (InvalidArgument).
+  /// schedule::check_capacity. Throws CudaError. Allocates for smaller blocks than before, which a stream that is
+  /// captured forbids (InvalidArgument).
   void build(const MaskData& data, cudaStream_t stream);
 
   /// Throws InvalidArgument for a mask that was refused since the last time that this was asked, as far as the host

@@ -35,7 +35,7 @@
 #include "attn/sm90/builder/params.hpp"
 #include "attn/sm90/builder/teams.cuh"
 #include "schedule/builder/blocks.hpp"
-#include "schedule/builder/deal_items.hpp"
+#include "schedule/builder/emit_work_tiles.hpp"
 #include "schedule/builder/fill_image.hpp"
 #include "schedule/builder/pack_tile.hpp"
 #include "schedule/builder/ranges.hpp"

@@ -15,7 +15,7 @@ namespace tangram::sm90 {
 
 /// Puts a run into a message.
 template <typename Message>
-__device__ __forceinline__ void describe_run(Message& message, const TileRun& run) {
+__device__ __forceinline__ void describe_run(Message& message, const TileRange& run) {
   message.row_begin = run.row_begin;
   message.row_end = run.row_end;
   message.slice_begin = run.slice_k_begin;

@@ -25,11 +25,11 @@ struct ForwardShape {
   int stages_v = 0;
   // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
   // exponentials are scarce and whose K has room to wait.
-  bool second_look = false;
+  bool lazy_rescale = false;
 };
 
 /// Which items a forward kernel takes.
-enum class ForwardItems : int {
+enum class ForwardWorkTiles : int {
   kPlain = 0,
   kMany,      ///< ShapeClass::forward_many
   kGathered,  ///< ShapeClass::forward_gathered
@@ -73,7 +73,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_q = 2,
                  .stages_k = 4,
                  .stages_v = 4,
-                 .second_look = true},
+                 .lazy_rescale = true},
      .backward_at_once = 2},
     {.head_dim = 64,
      .head_dim_v = 64,
@@ -86,7 +86,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_q = 2,
                  .stages_k = 4,
                  .stages_v = 4,
-                 .second_look = true},
+                 .lazy_rescale = true},
      .gathers = true,
      .forward_gathered = {.warpgroups = 2,
                           .keys = 128,
@@ -96,7 +96,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                           .stages_q = 2,
                           .stages_k = 5,
                           .stages_v = 4,
-                          .second_look = true},
+                          .lazy_rescale = true},
      .backward_at_once = 2},
     // Longer steps with a third warpgroup leave no room for K to wait.
     {.head_dim = 96,
@@ -110,7 +110,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_q = 2,
                  .stages_k = 2,
                  .stages_v = 2,
-                 .second_look = false},
+                 .lazy_rescale = false},
      .backward_at_once = 1},
     {.head_dim = 128,
      .head_dim_v = 128,
@@ -123,7 +123,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_q = 2,
                  .stages_k = 3,
                  .stages_v = 2,
-                 .second_look = true},
+                 .lazy_rescale = true},
      .gathers = true,
      .backward_at_once = 1},
     // Q has one stage: an item ends before the next one begins. A third warpgroup spares a third of what K and V move,
@@ -139,7 +139,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_q = 1,
                  .stages_k = 2,
                  .stages_v = 2,
-                 .second_look = false},
+                 .lazy_rescale = false},
      .forward_many = {.warpgroups = 3,
                       .keys = 80,
                       .keys_softcap = 80,
@@ -148,7 +148,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                       .stages_q = 1,
                       .stages_k = 2,
                       .stages_v = 2,
-                      .second_look = false},
+                      .lazy_rescale = false},
      .backward_large = true,
      .backward_stages = 2},
     {.head_dim = 256,
@@ -162,7 +162,7 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .stages_q = 1,
                  .stages_k = 2,
                  .stages_v = 2,
-                 .second_look = false},
+                 .lazy_rescale = false},
      .backward_large = true,
      .backward_split = true,
      .backward_stages = 1},
@@ -196,10 +196,10 @@ constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {
 inline constexpr int64_t kManyRows = 150'000;
 
 /// Of dimensions that have a class.
-constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, ForwardItems items) {
+constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, ForwardWorkTiles work_tiles) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
-  if (items == ForwardItems::kMany && row.forward_many.warpgroups > 0) return row.forward_many;
-  if (items == ForwardItems::kGathered && row.forward_gathered.warpgroups > 0) return row.forward_gathered;
+  if (work_tiles == ForwardWorkTiles::kMany && row.forward_many.warpgroups > 0) return row.forward_many;
+  if (work_tiles == ForwardWorkTiles::kGathered && row.forward_gathered.warpgroups > 0) return row.forward_gathered;
   return row.forward;
 }
 
@@ -208,8 +208,8 @@ constexpr bool gathers_runs(int head_dim, int head_dim_v) {
   return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).gathers;
 }
 
-/// Whether these have, besides, larger items that begin anew with blocks (ForwardItems::kAligned).
-constexpr bool aligns_items(int head_dim, int head_dim_v) {
+/// Whether these have, besides, larger items that begin anew with blocks (ForwardWorkTiles::kAligned).
+constexpr bool aligns_work_tiles(int head_dim, int head_dim_v) {
   if (!gathers_runs(head_dim, head_dim_v)) return false;
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   return row.forward_gathered.warpgroups > 0 && row.forward.warpgroups > row.forward_gathered.warpgroups;
@@ -222,11 +222,12 @@ constexpr bool fetches_runs(int head_dim, int head_dim_v) {
 }
 
 /// Rows (query rows times packed heads) of a forward item, and keys of its steps.
-constexpr int forward_tile_rows(int head_dim, int head_dim_v, ForwardItems items = ForwardItems::kPlain) {
-  return 64 * forward_shape(head_dim, head_dim_v, items).warpgroups;
+constexpr int forward_tile_rows(int head_dim, int head_dim_v, ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain) {
+  return 64 * forward_shape(head_dim, head_dim_v, work_tiles).warpgroups;
 }
-constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap, ForwardItems items = ForwardItems::kPlain) {
-  const ForwardShape& shape = forward_shape(head_dim, head_dim_v, items);
+constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap,
+                                ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain) {
+  const ForwardShape& shape = forward_shape(head_dim, head_dim_v, work_tiles);
   return softcap ? shape.keys_softcap : shape.keys;
 }
 

@@ -16,10 +16,10 @@ __device__ __forceinline__ void publish_writes(uint32_t barrier) {
   ptx::named_barrier_sync(barrier, 128);
 }
 
-/// Turns of the consumer warpgroups to queue matmuls, in a circle: while one feeds the tensor cores, the others have
+/// PingPong of the consumer warpgroups to queue matmuls, in a circle: while one feeds the tensor cores, the others have
 /// time for exponentials. kFirst is the first of as many named barriers. Before the first turn somebody must pass it.
 template <uint32_t kFirst>
-struct Turns {
+struct PingPong {
   static constexpr uint32_t kThreads = 256;  // of who passes and who takes
   static __device__ __forceinline__ void take(uint32_t warpgroup) {
     ptx::named_barrier_sync(kFirst + warpgroup, kThreads);

@@ -23,16 +23,16 @@ struct Consumer : ConsumerSteps<Traits> {
   static __device__ __forceinline__ bool is_wide(uint32_t word) { return window_count16(word) * 16 > Base::kNarrow; }
 
   /// Ends the item before without the next one.
-  __device__ __forceinline__ void close_item() {
+  __device__ __forceinline__ void close_work_tile() {
     this->flush_pending();
     this->finish_rows(this->finish_sums());
   }
 
   __device__ __forceinline__ void run() {
-    if (warpgroup == kConsumers - 1) this->pass_turn();
+    if (warpgroup == kConsumers - 1) this->ping_pong_arrive();
     constexpr bool kPacked = kConsumers == 3;
     constexpr bool kAgain = kPacked && Traits::kGathered;
-    constexpr bool kApart = Traits::kLoneQ;  // else an item ends under the next one
+    constexpr bool kApart = Traits::kSingleStageQ;  // else an item ends under the next one
     bool steady = false;
     uint32_t word = this->fetch_word();
     for (;;) {
@@ -43,16 +43,16 @@ struct Consumer : ConsumerSteps<Traits> {
       if (first) {
         if constexpr (kApart) {
           this->release_q();
-          close_item();
+          close_work_tile();
           if (word & kStepStop) break;
         }
-        if (rings.item_open()) rings.advance_q();
+        if (rings.work_tile_open()) rings.advance_q();
         if (!(word & kStepStop)) ptx::mbarrier_wait(&smem.q_full[rings.q_stage()], rings.q_phase());
       }
       if (!kApart && first && is_wide(word) && pending_keys == kBlockN) {
-        next = this->template careful_step<kBlockN, kBlockN>(word);
+        next = this->template online_softmax_step<kBlockN, kBlockN>(word);
       } else if (!kApart && first && is_wide(word) && pending_keys == Base::kNarrow) {
-        next = this->template careful_step<Base::kNarrow, kBlockN>(word);
+        next = this->template online_softmax_step<Base::kNarrow, kBlockN>(word);
       } else if (!Traits::kSoftcap && steady && !first && pending_keys == kBlockN && window_count16(word) > 0) {
         next =
             is_wide(word) ? this->template steady_step<kBlockN>(word) : this->template steady_step<Base::kNarrow>(word);
@@ -64,15 +64,15 @@ struct Consumer : ConsumerSteps<Traits> {
           if (word & kStepStop) break;
         }
         next = window_count16(word) == 0 ? this->skipped_step(word)
-               : is_wide(word)           ? this->template careful_step<0, kBlockN>(word)
-                                         : this->template careful_step<0, Base::kNarrow>(word);
+               : is_wide(word)           ? this->template online_softmax_step<0, kBlockN>(word)
+                                         : this->template online_softmax_step<0, Base::kNarrow>(word);
       }
       if (first) {
         if constexpr (!kApart) this->release_q();
-        rings.set_item_open();
+        rings.set_work_tile_open();
       }
       if constexpr (kAgain) steady = pending.steady_again();
-      steady = params.slack > 0.0f && ((steady && !first) || (word & kStepSteady));
+      steady = params.rescale_threshold > 0.0f && ((steady && !first) || (word & kStepSteady));
       if constexpr (kPacked) pending.set_steady(steady);
       if constexpr (!Traits::kSoftcap) {
         if (steady && next == Base::kPlainWord && pending.uniform_keys() == kBlockN && pending.v_valid() == kBlockN) {

@@ -27,7 +27,7 @@ struct ConsumerBase {
   static constexpr int kConsumers = Traits::kConsumers;
   // Named barriers, one for each warpgroup: its turn to feed the tensor cores, its rows of shared memory are written,
   // it agrees on making scores again.
-  using Turn = Turns<1>;
+  using Turn = PingPong<1>;
   static constexpr uint32_t kWriteBarrier = 1 + kConsumers;
   static constexpr uint32_t kRedoBarrier = kWriteBarrier + kConsumers;
 
@@ -74,8 +74,8 @@ struct ConsumerBase {
     arrive(&smem.v_empty[rings.template v_stage<kAhead>()]);
     rings.advance_v();
   }
-  __device__ __forceinline__ void take_turn() { Turn::take(warpgroup); }
-  __device__ __forceinline__ void pass_turn() { Turn::pass_to(warpgroup + 1 == kConsumers ? 0 : warpgroup + 1); }
+  __device__ __forceinline__ void ping_pong_wait() { Turn::take(warpgroup); }
+  __device__ __forceinline__ void ping_pong_arrive() { Turn::pass_to(warpgroup + 1 == kConsumers ? 0 : warpgroup + 1); }
 
   // Descriptors in uniform registers: the compiler must know that a stage is the same in the whole warp, and that the
   // upper half of a descriptor is a constant. With three consumers only in plain steps (kPlain): elsewhere it would
@@ -169,25 +169,25 @@ struct ConsumerBase {
     return __shfl_sync(0xffffffff, smem.step[rings.k_stage()].word[warpgroup], 0);
   }
 
-  /// Of ItemRows of the item that is to be ended: the one at hand, or with more stages of Q the one before.
-  __device__ __forceinline__ const ItemRows<Traits::kParts>& open_item() const {
-    return smem.items[Traits::kLoneQ ? rings.item() : rings.item() ^ 1];
+  /// Of WorkTileRows of the item that is to be ended: the one at hand, or with more stages of Q the one before.
+  __device__ __forceinline__ const WorkTileRows<Traits::kSplitKv>& open_work_tile() const {
+    return smem.work_tiles[Traits::kSingleStageQ ? rings.work_tile() : rings.work_tile() ^ 1];
   }
 
   /// The two halves of the end of the item before: its sums, while its last product may be in flight, and its rows.
   __device__ __forceinline__ RowFactors finish_sums() {
     RowFactors factors{};
-    if (rings.item_open()) {
-      factors = sm90::finish_sums<Traits>(params, open_item(), state, tile_row());
+    if (rings.work_tile_open()) {
+      factors = sm90::finish_sums<Traits>(params, open_work_tile(), state, tile_row());
     }
     state.reset();
     return factors;
   }
   __device__ __forceinline__ void finish_rows(const RowFactors& factors) {
-    if (rings.item_open()) {
-      store_rows<Traits>(params, open_item(), factors, o, tile_row(),
-                         smem.q[Traits::kLoneQ ? 0 : rings.q_stage() ^ 1] + warpgroup * 64 * kPanelRowBytes, warpgroup,
-                         kWriteBarrier + warpgroup);
+    if (rings.work_tile_open()) {
+      store_rows<Traits>(params, open_work_tile(), factors, o, tile_row(),
+                         smem.q[Traits::kSingleStageQ ? 0 : rings.q_stage() ^ 1] + warpgroup * 64 * kPanelRowBytes,
+                         warpgroup, kWriteBarrier + warpgroup);
     }
     o_started = false;
   }
@@ -195,8 +195,8 @@ struct ConsumerBase {
   /// Frees the Q stage of the item that finish_rows() has stored from it; with one stage before that, once all scores
   /// of the item at hand have been made.
   __device__ __forceinline__ void release_q() {
-    if (!rings.item_open()) return;
-    if constexpr (Traits::kLoneQ) {
+    if (!rings.work_tile_open()) return;
+    if constexpr (Traits::kSingleStageQ) {
       arrive(&smem.q_empty[0]);
     } else if (threadIdx.x % 128 == 0) {
       ptx::tma_store_wait_read<0>();

@@ -27,15 +27,15 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
 
   /// Finds the keys that this warp's rows see of a run.
   __device__ __forceinline__ void load_intervals(const StepMessage& step) {
-    const ItemRows<Traits::kParts> item = smem.items[rings.item()];
-    [[maybe_unused]] constexpr int kAtOnce = Traits::kAnyPack ? 1 : 2;  // which takes fewer registers
+    const WorkTileRows<Traits::kSplitKv> work_tile = smem.work_tiles[rings.work_tile()];
+    [[maybe_unused]] constexpr int kAtOnce = Traits::kAnyGqaRatio ? 1 : 2;  // which takes fewer registers
 #pragma unroll kAtOnce
     for (int r = 0; r < 2; ++r) {
       const int32_t local_row = query_row_of<Traits>(params, this->tile_row() + 8 * r);
-      const int32_t row = item.row0 + local_row;
+      const int32_t row = work_tile.row0 + local_row;
       RowInterval interval;
       if (step.interval_begin >= 0) {
-        if (local_row < item.num_rows) {
+        if (local_row < work_tile.num_rows) {
           interval = params.intervals[step.interval_begin + local_row];
         }
       } else if (row >= step.row_begin && row < step.row_end) {
@@ -99,7 +99,7 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
     if constexpr (kFresh) {
       set_reference(s, state);
     } else {
-      moved = update_reference(s, state, params.exp_scale, params.slack, rescale);
+      moved = update_reference(s, state, params.exp_scale, params.rescale_threshold, rescale);
     }
     float row_sum[2];
     exponentiate(s, state, params.exp_scale, row_sum);
@@ -122,7 +122,7 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
     ptx::wgmma_wait<0>();
     mask_window<kN>(s, word, begin16, stage);
     float rescale[2];
-    if (update_reference(s, state, params.exp_scale, params.slack, rescale)) rescale_output(rescale);
+    if (update_reference(s, state, params.exp_scale, params.rescale_threshold, rescale)) rescale_output(rescale);
     exponentiate(s, state, params.exp_scale, row_sum);
   }
 };

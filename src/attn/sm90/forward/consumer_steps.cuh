@@ -33,22 +33,22 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   __device__ ConsumerSteps(const ForwardParams& params_in, ForwardSmem<Traits>& smem_in) : Base(params_in, smem_in) {}
 
   /// One step of which this warpgroup sees at most kN keys, with care for the maxima; returns the next step's word. No
-  /// product is pending, or with kNewItem that of the last step of the item before, of kPendingN keys, which is
+  /// product is pending, or with kNewWorkTile that of the last step of the item before, of kPendingN keys, which is
   /// finished on the way.
   template <int kPendingN, int kN>
-  __device__ __forceinline__ uint32_t careful_step(uint32_t word) {
-    constexpr bool kNewItem = kPendingN > 0;
+  __device__ __forceinline__ uint32_t online_softmax_step(uint32_t word) {
+    constexpr bool kNewWorkTile = kPendingN > 0;
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
     float s[kN / 2];
-    this->take_turn();
+    this->ping_pong_wait();
     this->template issue_scores<kN>(s, begin16, rings.k_stage());
-    if constexpr (kNewItem) {
+    if constexpr (kNewWorkTile) {
       this->template wait_pending_v<kPendingN>();
       this->template issue_output<kPendingN>(rings.template v_stage<0>());
     }
-    this->pass_turn();
+    this->ping_pong_arrive();
     const int32_t v_valid_next = this->read_message(word);
-    if constexpr (kNewItem) {
+    if constexpr (kNewWorkTile) {
       // Under the product where there are registers for it.
       constexpr bool kEarly = kConsumers == 2;
       RowFactors factors;
@@ -61,7 +61,7 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
       ptx::wgmma_wait<0>();
     }
     float rescale[2];
-    const bool moved = this->template apply_softmax<kN, kNewItem>(s, word, begin16, rescale);
+    const bool moved = this->template apply_softmax<kN, kNewWorkTile>(s, word, begin16, rescale);
     arrive(&smem.k_empty[rings.k_stage()]);
     rings.advance_k();
     const uint32_t next = this->fetch_word();
@@ -76,7 +76,7 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   template <int kN>
   __device__ __forceinline__ uint32_t look_once(float (&s)[kN / 2], float (&row_sum)[2]) {
     float rescale[2] = {1.0f, 1.0f};
-    const bool moved = update_reference(s, state, params.exp_scale, params.slack, rescale);
+    const bool moved = update_reference(s, state, params.exp_scale, params.rescale_threshold, rescale);
     arrive(&smem.k_empty[rings.k_stage()]);
     exponentiate(s, state, params.exp_scale, row_sum);
     rings.advance_k();
@@ -95,16 +95,16 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   __device__ __forceinline__ uint32_t steady_step(uint32_t word) {
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
     float s[kN / 2];
-    this->take_turn();
+    this->ping_pong_wait();
     this->template issue_scores<kN>(s, begin16, rings.k_stage());
     this->template wait_pending_v<kBlockN>();
     this->template issue_output<kBlockN>(rings.template v_stage<0>());
-    this->pass_turn();
+    this->ping_pong_arrive();
     const int32_t v_valid_next = this->read_message(word);
     ptx::wgmma_wait<1>();
     this->template mask_window<kN>(s, word, begin16, rings.k_stage());
     float row_sum[2];
-    if constexpr (!Traits::kSecondLook) {
+    if constexpr (!Traits::kLazyRescale) {
       const uint32_t next = look_once<kN>(s, row_sum);
       end_steady<kN>(s, row_sum, begin16, v_valid_next);
       return next;
@@ -146,13 +146,13 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
       float s[kBlockN / 2];
       rings.make_uniform();
       const int k_stage = this->uniform(rings.k_stage()), v_stage = this->uniform(rings.template v_stage<0>());
-      this->take_turn();
+      this->ping_pong_wait();
       this->template issue_scores<kBlockN, true>(s, 0, k_stage);
       ptx::mbarrier_wait(&smem.v_full[v_stage], rings.template v_phase<0>());
       this->template issue_output<kBlockN, true>(v_stage);
-      this->pass_turn();
+      this->ping_pong_arrive();
       ptx::wgmma_wait<1>();
-      if constexpr (!Traits::kSecondLook) {
+      if constexpr (!Traits::kLazyRescale) {
         float row_sum[2];
         word = look_once<kBlockN>(s, row_sum);
         end_steady<kBlockN>(s, row_sum, 0, kBlockN);
@@ -183,8 +183,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
 
   /// A step of which this warpgroup sees nothing.
   __device__ __forceinline__ uint32_t skipped_step(uint32_t word) {
-    this->take_turn();
-    this->pass_turn();
+    this->ping_pong_wait();
+    this->ping_pong_arrive();
     this->read_message(word);
     return pass_over();
   }

@@ -143,21 +143,21 @@ struct RowPlace {
 
 /// Whether the item's rows go to the workspace.
 template <typename Traits>
-__device__ __forceinline__ bool is_part(const ItemRows<Traits::kParts>& item) {
-  if constexpr (Traits::kParts) return item.part_row >= 0;
+__device__ __forceinline__ bool is_part(const WorkTileRows<Traits::kSplitKv>& work_tile) {
+  if constexpr (Traits::kSplitKv) return work_tile.part_row >= 0;
   return false;
 }
 
 /// `packed_row` counts from the item's first.
 template <typename Traits>
-__device__ __forceinline__ RowPlace row_place(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
-                                              int packed_row) {
+__device__ __forceinline__ RowPlace row_place(const ForwardParams& params,
+                                              const WorkTileRows<Traits::kSplitKv>& work_tile, int packed_row) {
   const int local_row = query_row_of<Traits>(params, packed_row);
-  int32_t first_row = item.row0;
-  if constexpr (Traits::kParts) first_row = is_part<Traits>(item) ? item.part_row : item.row0;
+  int32_t first_row = work_tile.row0;
+  if constexpr (Traits::kSplitKv) first_row = is_part<Traits>(work_tile) ? work_tile.part_row : work_tile.row0;
   return {int64_t{first_row} + local_row,
-          first_head_of<Traits>(params, item.group) + head_in_group<Traits>(params, packed_row, local_row),
-          local_row < item.num_rows};
+          first_head_of<Traits>(params, work_tile.group) + head_in_group<Traits>(params, packed_row, local_row),
+          local_row < work_tile.num_rows};
 }
 
 /// What a thread's two rows of accumulators, and of what is in out already, must be multiplied by.
@@ -169,7 +169,8 @@ struct RowFactors {
 /// Ends the sums of a thread's two rows, of which `packed_row` is the first: writes lse and max_logits. Needs no
 /// accumulators, so that their last product may still be in flight.
 template <typename Traits>
-__device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
+__device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params,
+                                                  const WorkTileRows<Traits::kSplitKv>& work_tile,
                                                   const RowState& state, int packed_row) {
   RowFactors factors;
   float lse[2];
@@ -182,10 +183,10 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
     factors.accumulated[half] = sum == 0.0f ? 0.0f : inverse;  // a sum of NaN is to be seen
     factors.previous[half] = 0.0f;
   }
-  if (!is_part<Traits>(item) && (params.sink != nullptr || params.accumulate)) {
+  if (!is_part<Traits>(work_tile) && (params.sink != nullptr || params.accumulate)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
+      const RowPlace place = row_place<Traits>(params, work_tile, packed_row + 8 * half);
       if (!place.valid) continue;
       lse[half] =
           merged_lse(params, lse[half], place.row, place.head, factors.accumulated[half], factors.previous[half]);
@@ -194,17 +195,17 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
+    const RowPlace place = row_place<Traits>(params, work_tile, packed_row + 8 * half);
     float* to = params.lse;
-    if constexpr (Traits::kParts) to = is_part<Traits>(item) ? params.part_lse : params.lse;
+    if constexpr (Traits::kSplitKv) to = is_part<Traits>(work_tile) ? params.part_lse : params.lse;
     if (threadIdx.x % 4 == 0 && place.valid) to[place.row * params.lse_row_stride + place.head] = lse[half];
     // What is staged over rows of Q that are nobody's stays there.
-    if (Traits::kAnyPack && !place.valid) factors.accumulated[half] = 0.0f;
+    if (Traits::kAnyGqaRatio && !place.valid) factors.accumulated[half] = 0.0f;
   }
   if (params.max_logits != nullptr) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
+      const RowPlace place = row_place<Traits>(params, work_tile, packed_row + 8 * half);
       const float reached = Traits::kSoftcap ? quad_max(state.largest[half]) : state.reference[half];
       const float largest = reached * params.softmax_scale;
       if (threadIdx.x % 4 == 0 && place.valid && largest != minus_infinity()) {
@@ -216,15 +217,15 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params, c
   return factors;
 }
 
-/// Copies a warpgroup's rows from `staging` to out one by one: with Traits::kAnyPack they are no whole query rows.
+/// Copies a warpgroup's rows from `staging` to out one by one: with Traits::kAnyGqaRatio they are no whole query rows.
 template <typename Traits>
-__device__ __forceinline__ void copy_rows(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
+__device__ __forceinline__ void copy_rows(const ForwardParams& params, const WorkTileRows<Traits::kSplitKv>& work_tile,
                                           const unsigned char* staging, int warpgroup, uint32_t barrier) {
   const int thread = static_cast<int>(ptx::read_thread_index());  // else registers keep what follows from it, and spill
   const int chunk = thread % 8;
 #pragma unroll 1
   for (int row = thread % 128 / 8; row < 64; row += 16) {
-    const RowPlace place = row_place<Traits>(params, item, warpgroup * 64 + row);
+    const RowPlace place = row_place<Traits>(params, work_tile, warpgroup * 64 + row);
     if (!place.valid) continue;
     auto* const out = static_cast<typename Traits::Element*>(params.out) + place.row * params.out_row_stride +
                       place.head * params.out_head_stride;
@@ -243,14 +244,14 @@ __device__ __forceinline__ void copy_rows(const ForwardParams& params, const Ite
 /// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the item's Q stage, by
 /// bulk stores of its first thread; or written, if in float32.
 template <typename Traits>
-__device__ __forceinline__ void store_rows(const ForwardParams& params, const ItemRows<Traits::kParts>& item,
+__device__ __forceinline__ void store_rows(const ForwardParams& params, const WorkTileRows<Traits::kSplitKv>& work_tile,
                                            const RowFactors& factors, const float (&o)[Traits::kDimV / 2],
                                            int packed_row, unsigned char* staging, int warpgroup, uint32_t barrier) {
-  if (!is_part<Traits>(item) && params.out_type == OutType::kInput) {
-    if constexpr (Traits::kLoneQ) {
+  if (!is_part<Traits>(work_tile) && params.out_type == OutType::kInput) {
+    if constexpr (Traits::kSingleStageQ) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
+        const RowPlace place = row_place<Traits>(params, work_tile, packed_row + 8 * half);
         auto* const out = static_cast<typename Traits::Element*>(params.out) + place.row * params.out_row_stride +
                           place.head * params.out_head_stride;
         store_row<Traits>(out, o, half, factors.accumulated[half], place.valid, params.head_dim_v);
@@ -259,16 +260,16 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
     }
     stage_rows<Traits>(staging, o, factors.accumulated);
     publish_writes(barrier);
-    if constexpr (Traits::kAnyPack) return copy_rows<Traits>(params, item, staging, warpgroup, barrier);
+    if constexpr (Traits::kAnyGqaRatio) return copy_rows<Traits>(params, work_tile, staging, warpgroup, barrier);
     const int32_t row_of_group = query_row_of<Traits>(params, warpgroup * 64);
-    if (threadIdx.x % 128 == 0 && (!Traits::kShortItems || row_of_group < item.num_rows)) {
-      const int32_t first_row = item.row0 + row_of_group;
+    if (threadIdx.x % 128 == 0 && (!Traits::kShortWorkTiles || row_of_group < work_tile.num_rows)) {
+      const int32_t first_row = work_tile.row0 + row_of_group;
 #pragma unroll
       for (int panel = 0; panel < Traits::kPanelsV; ++panel) {
         const int32_t column = Traits::kAnyDim ? panel * kPanelColumns : 0;
         if (Traits::kAnyDim && column >= params.head_dim_v) continue;
         ptx::tma_store_4d(&params.out_map, staging + panel * Traits::kPanelBytesQ, column,
-                          first_head_of<Traits>(params, item.group), first_row, Traits::kAnyDim ? 0 : panel);
+                          first_head_of<Traits>(params, work_tile.group), first_row, Traits::kAnyDim ? 0 : panel);
       }
       ptx::tma_store_commit();
     }
@@ -277,12 +278,12 @@ __device__ __forceinline__ void store_rows(const ForwardParams& params, const It
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const RowPlace place = row_place<Traits>(params, item, packed_row + 8 * half);
+    const RowPlace place = row_place<Traits>(params, work_tile, packed_row + 8 * half);
     if (!place.valid) continue;
     float* to =
         static_cast<float*>(params.out) + place.row * params.out_row_stride + place.head * params.out_head_stride;
-    if constexpr (Traits::kParts) {
-      if (is_part<Traits>(item)) {
+    if constexpr (Traits::kSplitKv) {
+      if (is_part<Traits>(work_tile)) {
         const int32_t head_dim_v = Traits::kAnyDim ? params.head_dim_v : Traits::kDimV;
         to = params.part_out + (place.row * params.num_heads_q + place.head) * head_dim_v;
       }

@@ -19,8 +19,9 @@ void launch_gathered_f16(const ForwardVariant& variant, const GatheredParams& pa
 void launch_any_pack_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
                           cudaStream_t stream);
 void launch_any_pack_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
-void launch_parts_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
-void launch_parts_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
+void launch_split_kv_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                          cudaStream_t stream);
+void launch_split_kv_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
 template <int kDimQk, int kDimV>
 void launch_any_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);

@@ -9,26 +9,26 @@
 //                or warp 0   same for gathered ranges, a box of keys per lane      40 (72 at head_dim 64; 32 aligned)
 //                thread 32   run_scheduler: draws tickets, one item ahead
 //                thread 64   watch_arrivals, if keys are awaited
-//                thread 96   kScribe: step messages; thread 0 then only loads
+//                thread 96   kMetadataWarp: step messages; thread 0 then only loads
 //   warpgroups 1 to C        Consumer: 64 packed rows each                               232 (160)
 //
 // mbarriers                  arrivals                  a phase ends when
-//   q_full[stage]            1 and bytes               Q and ItemRows of an item are there
+//   q_full[stage]            1 and bytes               Q and WorkTileRows of an item are there
 //   q_empty[stage]           C                         each warpgroup's rows have been stored from the stage
-//                            4 C (kLoneQ)              all scores of the item have been made
-//   k_full[stage]            1 and bytes; 1 (kScribe)  K and the message of a step are there
+//                            4 C (kSingleStageQ)              all scores of the item have been made
+//   k_full[stage]            1 and bytes; 1 (kMetadataWarp)  K and the message of a step are there
 //   k_empty[stage]           4 C consumer warps        nobody looks at its scores again
 //   v_full[stage]            1 and bytes               V of the step is there
 //   v_empty[stage]           4 C consumer warps        it has been multiplied
 //   work_full[slot]          1                         the scheduler has written an item
-//   work_empty[slot]         1, 2 (kScribe)            who walks it has done so
-// Named barriers, one for each warpgroup: from 1 on its turn (Turns); from C + 1 its zeros in V, or its rows of out,
+//   work_empty[slot]         1, 2 (kMetadataWarp)            who walks it has done so
+// Named barriers, one for each warpgroup: from 1 on its turn (PingPong); from C + 1 its zeros in V, or its rows of out,
 // are written; from 2 C + 1 it agrees on a second look.
 //
 // Shared memory (ForwardSmem)
 //   q                        kStagesQ tiles of 64 C rows; with more than one the rows of out leave from there
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
-//   step, items, work        messages: StepMessage of a step of K, ItemRows of an item of Q, WorkMessage
+//   step, items, work        messages: StepMessage of a step of K, WorkTileRows of an item of Q, WorkMessage
 //   intervals                of each row the keys that it sees of the run at hand, its warp's own
 //   seen, stretch            what the service threads keep for lack of registers
 //   arrived                  which late keys have come
@@ -48,10 +48,10 @@ namespace tangram::sm90 {
 template <typename Traits>
 __device__ __forceinline__ void init_barriers(ForwardSmem<Traits>& smem) {
   constexpr int kConsumerWarps = 4 * Traits::kConsumers;
-  init_ring(smem.q_full, 1, smem.q_empty, Traits::kLoneQ ? kConsumerWarps : Traits::kConsumers);
-  init_ring(smem.k_full, Traits::kScribe ? 2 : 1, smem.k_empty, kConsumerWarps);
+  init_ring(smem.q_full, 1, smem.q_empty, Traits::kSingleStageQ ? kConsumerWarps : Traits::kConsumers);
+  init_ring(smem.k_full, Traits::kMetadataWarp ? 2 : 1, smem.k_empty, kConsumerWarps);
   init_ring(smem.v_full, 1, smem.v_empty, kConsumerWarps);
-  init_ring(smem.work_full, 1, smem.work_empty, Traits::kScribe ? 2 : 1);
+  init_ring(smem.work_full, 1, smem.work_empty, Traits::kMetadataWarp ? 2 : 1);
   ptx::fence_barrier_init();
 }
 
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     init_barriers(smem);
     smem.arrived.bits = 0;
   }
-  if constexpr (Traits::kAnyPack) clear_unused_rows<Traits>(params, smem);
+  if constexpr (Traits::kAnyGqaRatio) clear_unused_rows<Traits>(params, smem);
   __syncthreads();
   if (threadIdx.x < 128) {
     ptx::register_decrease<Traits::kProducerRegisters>();
@@ -78,18 +78,18 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
       // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
       if constexpr (Traits::kAnyDim) {
         if (params.part_rows == nullptr) ptx::grid_dependency_launch();
-      } else if constexpr (!Traits::kParts) {
+      } else if constexpr (!Traits::kSplitKv) {
         ptx::grid_dependency_launch();
       }
-      Producer<Traits, true, !Traits::kScribe> producer{params, smem, {}};
+      Producer<Traits, true, !Traits::kMetadataWarp> producer{params, smem, {}};
       producer.run();
-      if constexpr (Traits::kParts) ptx::grid_dependency_launch();
+      if constexpr (Traits::kSplitKv) ptx::grid_dependency_launch();
     } else if (threadIdx.x == 32) {
       run_scheduler(params, smem);
     } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {
       ptx::grid_dependency_wait();
       watch_arrivals<true>(params.arrivals, smem.arrived);
-    } else if (Traits::kScribe && threadIdx.x == 96) {
+    } else if (Traits::kMetadataWarp && threadIdx.x == 96) {
       Producer<Traits, false, true> scribe{params, smem, {}};
       scribe.run();
     }

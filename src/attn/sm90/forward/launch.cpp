@@ -12,7 +12,7 @@ void launch_forward(const ForwardVariant& variant, const ForwardParams& params, 
     if (variant.any_pack) {
       return (variant.half ? launch_any_pack_f16 : launch_any_pack_bf16)(variant, params, num_ctas, stream);
     }
-    const auto launch = variant.parts ? (variant.half ? launch_parts_f16 : launch_parts_bf16)
+    const auto launch = variant.parts ? (variant.half ? launch_split_kv_f16 : launch_split_kv_bf16)
                                       : (variant.half ? launch_forward_f16 : launch_forward_bf16);
     return launch(variant, params, num_ctas, stream);
   }

@@ -19,27 +19,27 @@ void launch_instance(const typename Traits::Params& params, int num_ctas, cudaSt
                 "sm90 forward kernel launch");
 }
 
-template <typename Element, int kHeadDim, bool kParts>
+template <typename Element, int kHeadDim, bool kSplitKv>
 void launch_head_dim(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   constexpr int kKeys = forward_tile_keys(kHeadDim, kHeadDim, false);
   constexpr int kKeysSoftcap = forward_tile_keys(kHeadDim, kHeadDim, true);
-  if constexpr (!kParts && fetches_runs(kHeadDim, kHeadDim)) {
+  if constexpr (!kSplitKv && fetches_runs(kHeadDim, kHeadDim)) {
     if (variant.many_runs && !variant.softcap) {
       using Traits = FetchingTraits<ForwardTraits<Element, kHeadDim, kKeys, false, false>>;
       return launch_instance<Traits>(params, num_ctas, stream);
     }
   }
   if (variant.softcap) {
-    launch_instance<ForwardTraits<Element, kHeadDim, kKeysSoftcap, true, kParts>>(params, num_ctas, stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, kKeysSoftcap, true, kSplitKv>>(params, num_ctas, stream);
   } else {
-    launch_instance<ForwardTraits<Element, kHeadDim, kKeys, false, kParts>>(params, num_ctas, stream);
+    launch_instance<ForwardTraits<Element, kHeadDim, kKeys, false, kSplitKv>>(params, num_ctas, stream);
   }
 }
 
-template <typename Element, bool kParts>
+template <typename Element, bool kSplitKv>
 void launch_element(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
-    launch_head_dim<Element, kHeadDim, kParts>(variant, params, num_ctas, stream);
+    launch_head_dim<Element, kHeadDim, kSplitKv>(variant, params, num_ctas, stream);
   });
 }
 
@@ -94,7 +94,7 @@ template <typename Element>
 void launch_gathered_element(const ForwardVariant& variant, const GatheredParams& params, int num_ctas,
                              cudaStream_t stream) {
   with_exact_class(variant.head_dim, variant.head_dim_v, [&]<int kHeadDim> {
-    if constexpr (aligns_items(kHeadDim, kHeadDim)) {
+    if constexpr (aligns_work_tiles(kHeadDim, kHeadDim)) {
       if (variant.aligned) {
         const auto run = variant.softcap ? launch_instance<AlignedTraitsOf<Element, kHeadDim, true>>
                                          : launch_instance<AlignedTraitsOf<Element, kHeadDim, false>>;

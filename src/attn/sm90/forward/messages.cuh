@@ -23,13 +23,13 @@ struct alignas(16) StepMessage {
 static_assert(sizeof(StepMessage) == 64);
 
 /// The rows of an item; written by the producer before it arrives on q_full.
-template <bool kParts>
-struct alignas(16) ItemRows {
+template <bool kSplitKv>
+struct alignas(16) WorkTileRows {
   int32_t row0, num_rows;
   int32_t group;  ///< head group
 };
 template <>
-struct alignas(16) ItemRows<true> {
+struct alignas(16) WorkTileRows<true> {
   int32_t row0, num_rows;
   int32_t group;
   int32_t part_row;  ///< where the rows go in the workspace
@@ -58,12 +58,12 @@ __device__ __forceinline__ int window_count16(uint32_t word) { return static_cas
 
 /// One unit of work on its way from the scheduler warp to the producer warp.
 struct alignas(16) WorkMessage {
-  TileItem item;
+  MaskTile work_tile;
   int32_t group;
   int32_t stop;
-  int32_t part_row;  ///< with kParts: where its rows go in the workspace
+  int32_t part_row;  ///< with kSplitKv: where its rows go in the workspace
   int32_t reserved;
-  TileRun first_run;
+  TileRange first_run;
 };
 static_assert(sizeof(WorkMessage) == 80);
 

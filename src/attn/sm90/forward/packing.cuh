@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Which query row and which head a row of a tile is. The query heads of a group share the tile: packed row r is query
-// row r / pack of head r % pack. Pack is a power of two, a shift, unless Traits::kAnyPack: then it is any other number,
-// ForwardParams::packing says which, and the last rows of a tile may be nobody's.
+// row r / pack of head r % pack. Pack is a power of two, a shift, unless Traits::kAnyGqaRatio: then it is any other
+// number, ForwardParams::packing says which, and the last rows of a tile may be nobody's.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tangram::sm90 {
 
-/// With Traits::kAnyPack.
+/// With Traits::kAnyGqaRatio.
 __device__ __forceinline__ int32_t heads_of_tile(const ForwardParams& params) {
   return static_cast<int32_t>(params.packing & 0xffff);
 }
@@ -19,7 +19,7 @@ __device__ __forceinline__ int32_t heads_of_tile(const ForwardParams& params) {
 /// The query row of a packed row, both counted in the tile.
 template <typename Traits>
 __device__ __forceinline__ int32_t query_row_of(const ForwardParams& params, int32_t packed_row) {
-  if constexpr (Traits::kAnyPack) {
+  if constexpr (Traits::kAnyGqaRatio) {
     return static_cast<int32_t>(static_cast<uint32_t>(packed_row) * (params.packing >> 16) >> kPackingShift);
   } else {
     return packed_row >> params.pack_log2;
@@ -29,14 +29,14 @@ __device__ __forceinline__ int32_t query_row_of(const ForwardParams& params, int
 /// The first query head of a group.
 template <typename Traits>
 __device__ __forceinline__ int32_t first_head_of(const ForwardParams& params, int32_t group) {
-  if constexpr (Traits::kAnyPack) return group * heads_of_tile(params);
+  if constexpr (Traits::kAnyGqaRatio) return group * heads_of_tile(params);
   return group << params.pack_log2;
 }
 
 /// The query head of a packed row, which is of `query_row` of the tile, counted in its group.
 template <typename Traits>
 __device__ __forceinline__ int32_t head_in_group(const ForwardParams& params, int32_t packed_row, int32_t query_row) {
-  if constexpr (Traits::kAnyPack) return packed_row - query_row * heads_of_tile(params);
+  if constexpr (Traits::kAnyGqaRatio) return packed_row - query_row * heads_of_tile(params);
   return packed_row & ((1 << params.pack_log2) - 1);
 }
 

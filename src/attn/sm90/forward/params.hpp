@@ -8,7 +8,7 @@
 #include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/key_stretches.hpp"
-#include "schedule/query_parts.hpp"
+#include "schedule/kv_splits.hpp"
 
 namespace tangram::sm90 {
 
@@ -32,14 +32,14 @@ struct ForwardParams {
   float* lse;
   float* max_logits;  ///< [num_heads_q] of -inf before the launch, or null
   const float* sink;  ///< null, or num_sinks values a head (per_row: a head of every row), the head innermost
-  const TileItem* items;
-  const TileRun* runs;
+  const MaskTile* work_tiles;
+  const TileRange* runs;
   const RowInterval* intervals;
   int32_t* counters;  ///< two zeros; zero again when the kernel ends
   int64_t out_row_stride;
   int64_t out_head_stride;
   int64_t lse_row_stride;
-  int32_t num_items;
+  int32_t num_work_tiles;
   int32_t num_groups;
   int32_t groups_per_section;  ///< groups whose keys and values fit into the L2 cache together
   int32_t pack_log2;
@@ -48,9 +48,9 @@ struct ForwardParams {
   int32_t seqlen_k;
   float softmax_scale;
   float softcap;
-  float inner_scale;  ///< softmax_scale / softcap
-  float exp_scale;    ///< what scores (after softcap) are multiplied by under exp2
-  float slack;        ///< by how much a row maximum may exceed the reference before that moves, in scores
+  float inner_scale;        ///< softmax_scale / softcap
+  float exp_scale;          ///< what scores (after softcap) are multiplied by under exp2
+  float rescale_threshold;  ///< by how much a row maximum may exceed the reference before that moves, in scores
   int32_t num_sinks;
   bool sink_per_row;
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
@@ -60,9 +60,9 @@ struct ForwardParams {
   const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
-  int32_t head_dim_v;          ///< of v and out: read by kernels for any of a class
-  uint32_t packing;            ///< of kernels whose packs may be any number, in place of pack_log2: see packing_of
-  const int32_t* item_groups;  ///< null, or of each item its head group: then `num_groups` is 1
+  int32_t head_dim_v;               ///< of v and out: read by kernels for any of a class
+  uint32_t packing;                 ///< of kernels whose packs may be any number, in place of pack_log2: see packing_of
+  const int32_t* work_tile_groups;  ///< null, or of each item its head group: then `num_groups` is 1
 };
 
 /// Of lists with gathered runs.

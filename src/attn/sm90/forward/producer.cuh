@@ -20,8 +20,8 @@
 namespace tangram::sm90 {
 
 /// Walks the work ring, loads Q, K and V, and describes every step to the consumers. One thread, or two: one that only
-/// loads, and one that only writes messages (Traits::kScribe), who need not know of each other. Of gathered runs a warp
-/// loads: all its lanes walk, each loads boxes of keys, and the first one does what is done once.
+/// loads, and one that only writes messages (Traits::kMetadataWarp), who need not know of each other. Of gathered runs
+/// a warp loads: all its lanes walk, each loads boxes of keys, and the first one does what is done once.
 template <typename Traits, bool kLoads = true, bool kWrites = true>
 struct Producer {
   const typename Traits::Params& params;
@@ -85,19 +85,20 @@ struct Producer {
     uint64_t* full = &smem.q_full[rings.q_stage()];
     ptx::mbarrier_wait(&smem.q_empty[rings.q_stage()], rings.q_phase() ^ 1);
     if (leads()) {
-      ItemRows<Traits::kParts>& rows = smem.items[rings.item()];
-      if constexpr (Traits::kParts) {
-        rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group, work.part_row};
+      WorkTileRows<Traits::kSplitKv>& rows = smem.work_tiles[rings.work_tile()];
+      if constexpr (Traits::kSplitKv) {
+        rows = {work.work_tile.row_begin, work.work_tile.row_end - work.work_tile.row_begin, work.group, work.part_row};
       } else {
-        rows = {work.item.row_begin, work.item.row_end - work.item.row_begin, work.group};
+        rows = {work.work_tile.row_begin, work.work_tile.row_end - work.work_tile.row_begin, work.group};
       }
-      if constexpr (Traits::kAnyPack) {
+      if constexpr (Traits::kAnyGqaRatio) {
         ptx::mbarrier_arrive_expect_tx(full, Traits::kPanelsQk * used_rows<Traits>(params) * kPanelRowBytes);
       } else {
         ptx::mbarrier_arrive_expect_tx(full, Traits::kBytesQ);
       }
       load_packed_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesQ>(
-          smem.q[rings.q_stage()], &params.q_map, full, first_head_of<Traits>(params, work.group), work.item.row_begin);
+          smem.q[rings.q_stage()], &params.q_map, full, first_head_of<Traits>(params, work.group),
+          work.work_tile.row_begin);
     }
     rings.advance_q();
   }
@@ -115,7 +116,7 @@ struct Producer {
   }
 
   /// The lane's entry of params.groups in a step of a gathered run. Before the wait for the step, which hides the way.
-  __device__ __forceinline__ int32_t read_entry(const TileRun& run, int32_t first_key) const {
+  __device__ __forceinline__ int32_t read_entry(const TileRange& run, int32_t first_key) const {
     if constexpr (kWarp) {
       const int32_t k0 = max(min(first_key, run.k_end - Traits::kBlockN), 0);
       const int32_t key = k0 + 16 * static_cast<int32_t>(threadIdx.x);
@@ -163,12 +164,12 @@ struct Producer {
   }
   /// As load_k and what follows it, of a step of a gathered run.
   __device__ __forceinline__ void load_gathered(const WorkMessage& work, int32_t entry, int32_t count, int32_t kv_head,
-                                                bool first_of_item) {
+                                                bool first_of_work_tile) {
     const int32_t box = find_box(entry, count);
     load_boxes(0, smem.k[rings.k_stage()], &smem.k_full[rings.k_stage()], box, kv_head);
     rings.advance_k();
     flush_v();
-    if (first_of_item) load_q(work);
+    if (first_of_work_tile) load_q(work);
     v_row = box;
     v_head = ~kv_head;
   }
@@ -180,7 +181,7 @@ struct Producer {
   }
 
   /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
-  __device__ __forceinline__ void push_empty_item(const WorkMessage& work) {
+  __device__ __forceinline__ void push_empty_work_tile(const WorkMessage& work) {
     StepMessage& message = begin_step();
     if constexpr (kWrites) fill_words<Traits>(message, kStepFirst);
     end_step();
@@ -195,9 +196,9 @@ struct Producer {
     return first_head_of<Traits>(params, work.group) / params.heads_per_kv;
   }
 
-  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRun& run, bool first_run) {
+  __device__ __forceinline__ void push_run(const WorkMessage& work, const TileRange& run, bool first_run) {
     const int32_t kv_head = kv_head_of(work);
-    if constexpr (kWrites) find_seen(params, smem, work.item, run);
+    if constexpr (kWrites) find_seen(params, smem, work.work_tile, run);
     const int32_t k_begin = run.k_begin, k_end = run.k_end;
     // Warpgroups read the row intervals with the first step that masks something: whole tiles before it are plain
     // steps.
@@ -233,11 +234,11 @@ struct Producer {
   /// Has run `r` on its way from memory, which takes as long as half a step, while the one before is loaded. This
   /// thread has no registers for it.
   __device__ __forceinline__ void fetch_run(int32_t r) {
-    static_assert(sizeof(TileRun) == 48);
+    static_assert(sizeof(TileRange) == 48);
     const uint32_t place = ptx::smem_address(&smem.fetched.run[r & 1]);
     const auto* from = reinterpret_cast<const unsigned char*>(params.runs + r);
 #pragma unroll
-    for (uint32_t part = 0; part < sizeof(TileRun); part += 16) ptx::cp_async_16(place + part, from + part, false);
+    for (uint32_t part = 0; part < sizeof(TileRange); part += 16) ptx::cp_async_16(place + part, from + part, false);
     ptx::cp_async_commit();
   }
   /// All runs of an item; the first came with it.
@@ -259,9 +260,9 @@ struct Producer {
       ptx::mbarrier_wait(&smem.work_full[slot.current()], slot.parity());
       const WorkMessage& work = smem.work[slot.current()];
       if (work.stop) break;
-      const int32_t run_begin = work.item.run_begin, run_end = work.item.run_end;
+      const int32_t run_begin = work.work_tile.run_begin, run_end = work.work_tile.run_end;
       if (run_begin == run_end) {
-        push_empty_item(work);
+        push_empty_work_tile(work);
       } else if constexpr (Traits::kFetchesRuns && kLoads) {
         push_fetched_runs(work, run_begin, run_end);
       } else {

@@ -32,10 +32,12 @@ struct Rings {
   __device__ __forceinline__ int q_stage() const { return q.stage; }
   __device__ __forceinline__ uint32_t q_phase() const { return q.phase; }
   __device__ __forceinline__ void advance_q() { q.advance(); }
-  /// Where ItemRows of the item at hand, or of the one before, are.
-  __device__ __forceinline__ int item() const { return Traits::kStagesQ == 1 ? static_cast<int>(q.phase) : q.stage; }
-  __device__ __forceinline__ bool item_open() const { return open; }
-  __device__ __forceinline__ void set_item_open() { open = true; }
+  /// Where WorkTileRows of the item at hand, or of the one before, are.
+  __device__ __forceinline__ int work_tile() const {
+    return Traits::kStagesQ == 1 ? static_cast<int>(q.phase) : q.stage;
+  }
+  __device__ __forceinline__ bool work_tile_open() const { return open; }
+  __device__ __forceinline__ void set_work_tile_open() { open = true; }
   __device__ __forceinline__ void make_uniform() {}
 };
 
@@ -43,7 +45,8 @@ struct Rings {
 /// of the item in the lowest bits.
 template <typename Traits>
 struct Rings<Traits, true> {
-  static constexpr uint32_t kItemRows = 2, kItems = 2 * Traits::kStagesQ, kOpen = kItems, kStep = 2 * kItems;
+  static constexpr uint32_t kWorkTileRows = 2, kWorkTiles = 2 * Traits::kStagesQ, kOpen = kWorkTiles,
+                            kStep = 2 * kWorkTiles;
   static_assert(Traits::kStagesK == Traits::kStagesV);
   static_assert((Traits::kStagesK & (Traits::kStagesK - 1)) == 0 && (Traits::kStagesQ & (Traits::kStagesQ - 1)) == 0);
   uint32_t count = 0;
@@ -65,10 +68,12 @@ struct Rings<Traits, true> {
   __device__ __forceinline__ void advance_v() {}
   __device__ __forceinline__ int q_stage() const { return static_cast<int>(count % Traits::kStagesQ); }
   __device__ __forceinline__ uint32_t q_phase() const { return count / Traits::kStagesQ % 2; }
-  __device__ __forceinline__ int item() const { return static_cast<int>(count % kItemRows); }
-  __device__ __forceinline__ void advance_q() { count = (count & ~(kItems - 1)) | ((count + 1) & (kItems - 1)); }
-  __device__ __forceinline__ bool item_open() const { return count & kOpen; }
-  __device__ __forceinline__ void set_item_open() { count |= kOpen; }
+  __device__ __forceinline__ int work_tile() const { return static_cast<int>(count % kWorkTileRows); }
+  __device__ __forceinline__ void advance_q() {
+    count = (count & ~(kWorkTiles - 1)) | ((count + 1) & (kWorkTiles - 1));
+  }
+  __device__ __forceinline__ bool work_tile_open() const { return count & kOpen; }
+  __device__ __forceinline__ void set_work_tile_open() { count |= kOpen; }
   /// Lets the compiler know that all threads of the warp are at the same place.
   __device__ __forceinline__ void make_uniform() { count = __shfl_sync(0xffffffff, count, 0); }
 };

@@ -12,15 +12,15 @@ namespace tangram::sm90 {
 
 /// Order of work: sections of head groups whose K and V share the L2 cache; in a section by item (longest first), the
 /// groups innermost, so that CTAs that run together read the same keys.
-__device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* item,
+__device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* work_tile,
                                             int32_t* group) {
-  const int32_t section_size = params.num_items * params.groups_per_section;
+  const int32_t section_size = params.num_work_tiles * params.groups_per_section;
   const int32_t section = ticket / section_size;
   const int32_t in_section = ticket - section * section_size;
   const int32_t first_group = section * params.groups_per_section;
   const int32_t groups = min(params.groups_per_section, params.num_groups - first_group);
-  *item = in_section / groups;
-  *group = first_group + in_section - *item * groups;
+  *work_tile = in_section / groups;
+  *group = first_group + in_section - *work_tile * groups;
 }
 
 /// Draws tickets and puts the items, with their first run, into the work ring. One thread. A ticket is drawn as late as
@@ -30,7 +30,7 @@ __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t
 template <typename Traits>
 __device__ __forceinline__ void run_scheduler(const ForwardParams& params, ForwardSmem<Traits>& smem) {
   RingPosition<Traits::kWorkSlots> slot;
-  const int32_t num_tickets = params.num_items * params.num_groups;
+  const int32_t num_tickets = params.num_work_tiles * params.num_groups;
   int32_t ticket = static_cast<int32_t>(blockIdx.x);
   for (bool first = true;; first = false) {
     ptx::mbarrier_wait(&smem.work_empty[slot.stage], slot.phase ^ 1);
@@ -39,15 +39,15 @@ __device__ __forceinline__ void run_scheduler(const ForwardParams& params, Forwa
     const bool stop = ticket >= num_tickets;
     message.stop = stop;
     if (!stop) {
-      int32_t item;
-      locate_work(params, ticket, &item, &message.group);
-      if (params.item_groups != nullptr) message.group = params.item_groups[item];
-      const TileItem tile = params.items[item];
-      message.item = tile;
+      int32_t work_tile;
+      locate_work(params, ticket, &work_tile, &message.group);
+      if (params.work_tile_groups != nullptr) message.group = params.work_tile_groups[work_tile];
+      const MaskTile tile = params.work_tiles[work_tile];
+      message.work_tile = tile;
       if constexpr (Traits::kAnyDim) {
-        message.part_row = params.part_rows == nullptr ? -1 : params.part_rows[item];
-      } else if constexpr (Traits::kParts) {
-        message.part_row = params.part_rows[item];
+        message.part_row = params.part_rows == nullptr ? -1 : params.part_rows[work_tile];
+      } else if constexpr (Traits::kSplitKv) {
+        message.part_row = params.part_rows[work_tile];
       }
       if (tile.run_begin < tile.run_end) message.first_run = params.runs[tile.run_begin];
     }

@@ -14,7 +14,7 @@ namespace tangram::sm90 {
 
 /// A run and the next one, of kernels that fetch them ahead.
 struct FetchedRuns {
-  alignas(16) TileRun run[2];
+  alignas(16) TileRange run[2];
 };
 struct NoFetchedRuns {};
 
@@ -24,7 +24,7 @@ struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char k[Traits::kStagesK][Traits::kBytesK];
   alignas(1024) unsigned char v[Traits::kStagesV][Traits::kBytesV];
   StepMessage step[Traits::kStagesK];
-  ItemRows<Traits::kParts> items[2];
+  WorkTileRows<Traits::kSplitKv> work_tiles[2];
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kConsumers];       // the producer's own
   int4 stretch;                            // likewise: where the last tile of keys lay

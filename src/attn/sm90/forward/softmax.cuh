@@ -83,12 +83,12 @@ __device__ __forceinline__ void set_reference(const float (&s)[kCount], RowState
 /// exact, since numerators and sum use the same, and 2^8 does not overflow. So the lanes of a row need not agree on its
 /// maximum as long as all stay below: the shuffles are left out unless some row of the warp moves (the return value).
 template <int kCount>
-__device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale, float slack,
-                                                 float (&rescale)[2]) {
+__device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale,
+                                                 float rescale_threshold, float (&rescale)[2]) {
   float largest[2];
   largest_scores(s, largest);
-  const bool moved =
-      __any_sync(0xffffffff, largest[0] > state.reference[0] + slack || largest[1] > state.reference[1] + slack);
+  const bool moved = __any_sync(0xffffffff, largest[0] > state.reference[0] + rescale_threshold ||
+                                                largest[1] > state.reference[1] + rescale_threshold);
   if (moved) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -12,7 +12,7 @@
 namespace tangram::sm90 {
 
 /// SeenKeys of query rows [first, last].
-__device__ __forceinline__ SeenKeys seen_keys(const TileRun& run, int32_t first, int32_t last) {
+__device__ __forceinline__ SeenKeys seen_keys(const TileRange& run, int32_t first, int32_t last) {
   if (run.interval_begin >= 0) return {run.k_begin, run.k_end, run.full_begin, run.full_end};
   const int32_t seen_first = max(first, run.row_begin), seen_last = min(last, run.row_end - 1);
   if (seen_first > seen_last) return {0, 0, 0, 0};
@@ -49,14 +49,14 @@ __device__ __forceinline__ void fill_words(StepMessage& message, uint32_t word) 
 
 /// What each warpgroup sees of the run.
 template <typename Traits>
-__device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSmem<Traits>& smem, const TileItem& item,
-                                          const TileRun& run) {
-  const int32_t last_row = item.row_end - 1;
-  if constexpr (Traits::kAnyPack) {
+__device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSmem<Traits>& smem,
+                                          const MaskTile& work_tile, const TileRange& run) {
+  const int32_t last_row = work_tile.row_end - 1;
+  if constexpr (Traits::kAnyGqaRatio) {
 #pragma unroll 1
     for (int w = 0; w < Traits::kConsumers; ++w) {
-      const int32_t first_row = item.row_begin + query_row_of<Traits>(params, 64 * w);
-      const int32_t end_row = item.row_begin + query_row_of<Traits>(params, 64 * w + 63);
+      const int32_t first_row = work_tile.row_begin + query_row_of<Traits>(params, 64 * w);
+      const int32_t end_row = work_tile.row_begin + query_row_of<Traits>(params, 64 * w + 63);
       smem.seen[w] = first_row <= last_row ? seen_keys(run, first_row, min(end_row, last_row)) : SeenKeys{0, 0, 0, 0};
     }
     return;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSm
   const int32_t rows = 64 >> params.pack_log2;
 #pragma unroll
   for (int w = 0; w < Traits::kConsumers; ++w) {
-    const int32_t first_row = item.row_begin + w * rows;
+    const int32_t first_row = work_tile.row_begin + w * rows;
     smem.seen[w] =
         first_row <= last_row ? seen_keys(run, first_row, min(first_row + rows - 1, last_row)) : SeenKeys{0, 0, 0, 0};
   }
@@ -73,9 +73,9 @@ __device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSm
 /// The message of the tile at k0; `unread`: the warpgroups have not been told to read the run's row intervals.
 template <typename Traits>
 __device__ __forceinline__ void write_message(const ForwardParams& params, const ForwardSmem<Traits>& smem,
-                                              StepMessage& message, const TileRun& run, int32_t k0, int32_t first_key,
-                                              int32_t k_end, bool first_of_item, bool& unread) {
-  uint32_t flags = first_of_item ? kStepFirst : kStepNone;
+                                              StepMessage& message, const TileRange& run, int32_t k0, int32_t first_key,
+                                              int32_t k_end, bool first_of_work_tile, bool& unread) {
+  uint32_t flags = first_of_work_tile ? kStepFirst : kStepNone;
   // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
   const bool gathered = Traits::kGathered && run.group_begin >= 0;
   if (k0 + Traits::kBlockN > k_end && (gathered || k_end < params.seqlen_k)) flags |= kStepTail;

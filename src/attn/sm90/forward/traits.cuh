@@ -12,41 +12,41 @@
 
 namespace tangram::sm90 {
 
-/// With kParts items may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With kAnyDim head
-/// dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is written beyond
-/// them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
+/// With kSplitKv items may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With kAnyDim
+/// head dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is written
+/// beyond them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
 template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
-          ForwardItems kItemsT = ForwardItems::kPlain>
-struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kItemsT), kBlockNT> {
+          ForwardWorkTiles kWorkTilesT = ForwardWorkTiles::kPlain>
+struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kWorkTilesT), kBlockNT> {
   using Element = ElementT;
   static constexpr int kDimQk = kDimQkT;
   static constexpr int kDimV = kDimVT;
-  static constexpr ForwardShape kShape = forward_shape(kDimQk, kDimV, kItemsT);
+  static constexpr ForwardShape kShape = forward_shape(kDimQk, kDimV, kWorkTilesT);
   static constexpr int kBlockM = 64 * kShape.warpgroups;
   static constexpr int kBlockN = kBlockNT;
   static constexpr bool kSoftcap = kSoftcapT;
-  static constexpr bool kParts = kPartsT;
+  static constexpr bool kSplitKv = kPartsT;
   static constexpr bool kAnyDim = kAnyDimT;
-  static constexpr ForwardItems kItems = kItemsT;
+  static constexpr ForwardWorkTiles kWorkTiles = kWorkTilesT;
   static constexpr bool kGathered = false;
   static constexpr bool kFetchesRuns = false;
   // The last rows of an item may be another one's, whole warpgroups of them.
-  static constexpr bool kShortItems = false;
+  static constexpr bool kShortWorkTiles = false;
   using Params = ForwardParams;
   static constexpr int kConsumers = kShape.warpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = kShape.service_registers;
   static constexpr int kConsumerRegisters = kShape.consumer_registers;
-  static constexpr bool kAnyPack = false;
+  static constexpr bool kAnyGqaRatio = false;
   // One thread has not the registers for loads and messages.
-  static constexpr bool kScribe = kConsumers == 3;
+  static constexpr bool kMetadataWarp = kConsumers == 3;
   static constexpr int kWorkSlots = 2;
   static constexpr int kStagesQ = kShape.stages_q;
   // With one stage Q is given back before its item ends, whose rows then do not leave through it.
-  static constexpr bool kLoneQ = kStagesQ == 1;
+  static constexpr bool kSingleStageQ = kStagesQ == 1;
   static constexpr int kStagesK = kShape.stages_k;
   static constexpr int kStagesV = kShape.stages_v;
-  static constexpr bool kSecondLook = kShape.second_look;
+  static constexpr bool kLazyRescale = kShape.lazy_rescale;
   static_assert(kDimQk % 32 == 0 && kDimV % 32 == 0 && kDimV <= kDimQk);  // rows of out are staged over Q
   static_assert(kBlockN % 16 == 0 && kBlockN <= 128);
 };
@@ -63,20 +63,20 @@ struct AnyDimForwardTraits
 /// The same for where there are many items.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct ManyForwardTraits
-    : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, ForwardItems::kMany),
-                    kSoftcapT, true, true, ForwardItems::kMany> {};
+    : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, ForwardWorkTiles::kMany),
+                    kSoftcapT, true, true, ForwardWorkTiles::kMany> {};
 
 /// As ForwardTraits, with the items that a class has for gathered runs alone.
 template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
-    : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardItems::kGathered> {};
+    : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardWorkTiles::kGathered> {};
 
 /// For items of many runs, of which the next is on its way from memory while one is loaded, by a thread that writes no
 /// messages. A kernel of its own: the others are 0.5 % slower with that, some spill.
 template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;
-  static constexpr bool kScribe = true;
+  static constexpr bool kMetadataWarp = true;
 };
 
 /// The query heads of a tile may be any number, of which as many rows as fit are used: of 192 rows all with 3, 6 or 12
@@ -84,7 +84,7 @@ struct FetchingTraits : Traits {
 /// powers of two is 1 % slower with it.
 template <typename Traits>
 struct AnyPackTraits : Traits {
-  static constexpr bool kAnyPack = true;
+  static constexpr bool kAnyGqaRatio = true;
   static_assert(Traits::kPanelsQk == 1);  // panels of fewer rows would lie closer
 };
 
@@ -92,12 +92,12 @@ struct AnyPackTraits : Traits {
 template <typename Traits>
 struct GatheredTraits : Traits {
   static constexpr bool kGathered = true;
-  static constexpr bool kScribe = true;
-  static constexpr bool kShortItems = Traits::kConsumers > 2;
+  static constexpr bool kMetadataWarp = true;
+  static constexpr bool kShortWorkTiles = Traits::kConsumers > 2;
   using Params = GatheredParams;
 };
 
-/// Items that begin with blocks (ForwardItems::kAligned).
+/// WorkTiles that begin with blocks (ForwardWorkTiles::kAligned).
 template <typename Element, int kHeadDim, bool kSoftcap>
 using AlignedTraitsOf =
     GatheredTraits<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>;
@@ -106,7 +106,7 @@ using AlignedTraitsOf =
 template <typename Element, int kHeadDim, bool kSoftcap>
 using GatheredTraitsOf = GatheredTraits<std::conditional_t<
     (shape_class(kHeadDim, kHeadDim).forward_gathered.warpgroups > 0),
-    BlockForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap, ForwardItems::kGathered),
+    BlockForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap, ForwardWorkTiles::kGathered),
                        kSoftcap>,
     ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>>;
 

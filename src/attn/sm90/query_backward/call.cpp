@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "attn/sm90/backward/edge_arguments.hpp"
+#include "attn/sm90/backward/pre_post_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/packing.hpp"
@@ -46,22 +46,22 @@ bool takes(const AttnBackwardArgs& args, bool late_keys) {
 void enqueue(const GroupListView& lists, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,
              cudaStream_t stream) {
   Params params{};
-  EdgeParams edge{};
-  fill(params, edge, lists, shape, workspace);
+  PrePostParams pre_post{};
+  fill(params, pre_post, lists, shape, workspace);
   fill_maps(params, shape, args);
-  backward::fill_rows(edge, args);
-  backward::fill_key_gradients(edge, args);
-  edge.delta = args.delta;
-  edge.softmax_scale = softmax_scale_of(args);
+  backward::fill_rows(pre_post, args);
+  backward::fill_key_gradients(pre_post, args);
+  pre_post.delta = args.delta;
+  pre_post.softmax_scale = softmax_scale_of(args);
   params.dq = args.dq.data;
   params.dq_row_stride = args.dq.row_stride;
   params.dq_head_stride = args.dq.head_stride;
   params.dq_type = backward::grad_type(args.dq);
-  params.softmax_scale = edge.softmax_scale;
+  params.softmax_scale = pre_post.softmax_scale;
   params.scale_log2 = params.softmax_scale * std::numbers::log2e_v<float>;
   const int64_t free_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  launch(shape.dtype == DType::kFloat16, shape.head_dim, params, edge,
-         static_cast<int>(std::min(free_sms, lists.num_all_items())), stream);
+  launch(shape.dtype == DType::kFloat16, shape.head_dim, params, pre_post,
+         static_cast<int>(std::min(free_sms, lists.num_all_work_tiles())), stream);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -32,7 +32,6 @@ struct Consumer : Keys {
   using Base::issue_dq;
   using Base::issue_gradient;
   using Base::issue_scores;
-  using Base::item_phase;
   using Base::params;
   using Base::score_gradients;
   using Base::smem;
@@ -41,6 +40,7 @@ struct Consumer : Keys {
   using Base::store_ds;
   using Base::uniform;
   using Base::warpgroup;
+  using Base::work_tile_phase;
   using Base::write_dq;
   static constexpr int kHeadDim = Traits::kHeadDim;
   static constexpr int kPanels = Traits::kPanels;
@@ -57,7 +57,7 @@ struct Consumer : Keys {
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) dq[i] = 0.0f;
     ptx::pin_registers(dq);
-    ptx::mbarrier_wait(&smem.q_full, item_phase());
+    ptx::mbarrier_wait(&smem.q_full, work_tile_phase());
     Packed p;
     {
       Scores s;
@@ -68,7 +68,7 @@ struct Consumer : Keys {
       ptx::pin_registers(s);
       exponentiate(p, s, visible);
     }
-    ptx::mbarrier_wait(&smem.dout_full, item_phase());
+    ptx::mbarrier_wait(&smem.dout_full, work_tile_phase());
     Half high;  // the last panel of dk
     for (;;) {
       {
@@ -128,7 +128,7 @@ struct Consumer : Keys {
       arrive(&smem.k_empty[(step - 1) % Traits::kStagesK]);
     }
     Turn::pass_to(warpgroup ^ 1);
-    arrive(&smem.item_empty);
+    arrive(&smem.work_tile_empty);
     await_ds(step);
     issue_dq(step);
     add_sums(params.dk_sums, high, step, kPanels - 1);
@@ -136,7 +136,7 @@ struct Consumer : Keys {
     ptx::pin_registers(dq);
   }
 
-  __device__ __forceinline__ void skip_item() {
+  __device__ __forceinline__ void skip_work_tile() {
 #pragma unroll
     for (int i = 0; i < kHeadDim / 2; ++i) dq[i] = 0.0f;
     ptx::mbarrier_wait(&smem.v_full, step % 2);  // keeps phases in step
@@ -153,7 +153,7 @@ struct Consumer : Keys {
       const int32_t kind = uniform(message.kind), count = uniform(message.count);
       if (kind & kStepStop) break;
       if (count == 0) {
-        skip_item();
+        skip_work_tile();
       } else {
         run_steps();
       }

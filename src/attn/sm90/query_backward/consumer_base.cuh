@@ -24,7 +24,7 @@ struct ConsumerBase {
   using Packed = uint32_t[kRows / 16][4];  // P or dS, as the operand of a product over rows
   using Half = float[kPanelColumns / 2];   // dk or dv of 64 keys by a panel of columns
 
-  using Turn = Turns<1>;  // named barriers 1, 2
+  using Turn = PingPong<1>;  // named barriers 1, 2
 
   const typename Traits::Params& params;
   typename Traits::SmemType& smem;
@@ -119,7 +119,9 @@ struct ConsumerBase {
   __device__ __forceinline__ void await_ds(uint32_t at) {
     ptx::mbarrier_wait(&smem.ds_full[at % Traits::kDsBuffers], at / Traits::kDsBuffers % 2);
   }
-  __device__ __forceinline__ uint32_t item_phase() const { return smem.step[stage()].kind & kStepOddItem ? 1 : 0; }
+  __device__ __forceinline__ uint32_t work_tile_phase() const {
+    return smem.step[stage()].kind & kStepOddWorkTile ? 1 : 0;
+  }
 };
 
 }  // namespace tangram::sm90::query_backward

@@ -21,11 +21,11 @@ namespace {
 // Of a multiprocessor, in steps of the kernel that has keys at rest, which take 2.3 us where few of their cells are
 // visible (docs/devlog/2026-11-25-gathered-backward.md).
 constexpr double kStepCost = 2.55;
-constexpr double kItemCost = 2.5;
+constexpr double kWorkTileCost = 2.5;
 // Where it computes fewer cells than this for each visible one, there is nothing to gain.
 constexpr double kLeastWaste = 1.3;
 
-int64_t steps_of(const GroupItem& item) { return (item.num_groups + kStepGroups - 1) / kStepGroups; }
+int64_t steps_of(const GroupWorkTile& work_tile) { return (work_tile.num_groups + kStepGroups - 1) / kStepGroups; }
 
 int32_t num_key_groups(const AttnShape& shape) {
   return static_cast<int32_t>((shape.seqlen_k + kGroupKeys - 1) / kGroupKeys);
@@ -84,8 +84,8 @@ double least_cost(std::span<const std::span<const AttnSlice>> masks, const AttnS
   for (const std::span<const AttnSlice> slices : masks) {
     if (!std::ranges::all_of(slices, has_whole_groups)) return -1;  // most masks end here
   }
-  const double items = static_cast<double>(num_tiles(shape)) * (shape.num_heads_q / packed_heads(shape));
-  return kStepCost * visible_cells(masks, shape) / (kRows * kKeys) + kItemCost * items;
+  const double work_tiles = static_cast<double>(num_tiles(shape)) * (shape.num_heads_q / packed_heads(shape));
+  return kStepCost * visible_cells(masks, shape) / (kRows * kKeys) + kWorkTileCost * work_tiles;
 }
 
 /// If no two slices shared a step. A tile of queries touches two tiles of keys more, and one for its diagonals, than
@@ -134,22 +134,22 @@ double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks,
 
 /// `least`: least_cost() of the masks.
 std::unique_ptr<DeviceGroupList> choose(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
-                                        double least, double steps_at_rest, double least_gain) {
+                                        double least, double kv_stationary_steps, double least_gain) {
   constexpr double kCells = kTileKeys * kTileQueries;
-  if (steps_at_rest * kCells < kLeastWaste * visible_cells(masks, shape)) return nullptr;
-  if (least_gain * least > steps_at_rest) return nullptr;
+  if (kv_stationary_steps * kCells < kLeastWaste * visible_cells(masks, shape)) return nullptr;
+  if (least_gain * least > kv_stationary_steps) return nullptr;
   const int pack = packed_heads(shape);
   const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
   std::vector<schedule::GroupList> lists;
   double cost = 0;
   for (const std::span<const AttnSlice> slices : masks) {
-    std::optional<schedule::GroupList> list =
-        schedule::group_items(schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
+    std::optional<schedule::GroupList> list = schedule::group_work_tiles(
+        schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
     if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
-    for (const GroupItem& item : list->items) {
-      cost += (kStepCost * static_cast<double>(steps_of(item)) + kItemCost) * groups_per_mask;
+    for (const GroupWorkTile& work_tile : list->work_tiles) {
+      cost += (kStepCost * static_cast<double>(steps_of(work_tile)) + kWorkTileCost) * groups_per_mask;
     }
-    if (least_gain * cost >= steps_at_rest) return nullptr;
+    if (least_gain * cost >= kv_stationary_steps) return nullptr;
     lists.push_back(std::move(*list));
   }
   return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
@@ -159,23 +159,24 @@ std::unique_ptr<DeviceGroupList> choose(std::span<const std::span<const AttnSlic
 }  // namespace
 
 DeviceGroupList::DeviceGroupList(const schedule::GroupList& list, const AttnShape& shape)
-    : shape_(shape), num_items_(static_cast<int32_t>(list.items.size())) {
-  if (list.items.empty() || list.items[0].head_group < 0) num_head_groups_ = shape.num_heads_q / packed_heads(shape);
-  for (const GroupItem& item : list.items) {
-    total_steps_ += steps_of(item);
-    longest_steps_ = std::max(longest_steps_, steps_of(item));
+    : shape_(shape), num_work_tiles_(static_cast<int32_t>(list.work_tiles.size())) {
+  if (list.work_tiles.empty() || list.work_tiles[0].head_group < 0)
+    num_head_groups_ = shape.num_heads_q / packed_heads(shape);
+  for (const GroupWorkTile& work_tile : list.work_tiles) {
+    total_steps_ += steps_of(work_tile);
+    longest_steps_ = std::max(longest_steps_, steps_of(work_tile));
   }
-  items_ = lists_.add(list.items);
+  work_tiles_ = lists_.add(list.work_tiles);
   groups_ = lists_.add(list.groups);
   masks_ = lists_.add(list.masks);
   lists_.upload();
 }
 
 GroupListView DeviceGroupList::view() const {
-  GroupListView view{lists_.at<GroupItem>(items_),
+  GroupListView view{lists_.at<GroupWorkTile>(work_tiles_),
                      lists_.at<int32_t>(groups_),
                      lists_.at<schedule::RowBits>(masks_),
-                     num_items_,
+                     num_work_tiles_,
                      num_head_groups_,
                      1};
   if (num_head_groups_ > 1) {
@@ -192,40 +193,41 @@ GroupListView DeviceGroupList::view() const {
 
 size_t workspace_bytes(const AttnShape& shape) { return CallLayout(shape, nullptr).bytes; }
 
-void fill(Params& params, EdgeParams& edge, const GroupListView& lists, const AttnShape& shape, void* workspace) {
+void fill(Params& params, PrePostParams& pre_post, const GroupListView& lists, const AttnShape& shape,
+          void* workspace) {
   const int pack = packed_heads(shape);
   const CallLayout layout(shape, workspace);
-  params.stats = edge.stats = layout.stats;
-  params.dk_sums = edge.dk_sums = layout.sums;
+  params.stats = pre_post.stats = layout.stats;
+  params.dk_sums = pre_post.dk_sums = layout.sums;
   params.dv_sums = layout.sums + num_sums(shape) / 2;
-  params.ticket = edge.ticket = layout.ticket;
-  params.items = lists.items;
+  params.ticket = pre_post.ticket = layout.ticket;
+  params.work_tiles = lists.work_tiles;
   params.groups = lists.groups;
   params.masks = lists.masks;
-  params.num_items = lists.num_items;
+  params.num_work_tiles = lists.num_work_tiles;
   params.num_head_groups = lists.num_head_groups;
   params.groups_per_section = lists.groups_per_section;
-  edge.num_head_groups = shape.num_heads_q / pack;
-  params.num_tiles = edge.num_tiles = static_cast<int32_t>(num_tiles(shape));
-  params.num_key_groups = edge.num_key_groups = num_key_groups(shape);
-  params.pack_log2 = edge.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
+  pre_post.num_head_groups = shape.num_heads_q / pack;
+  params.num_tiles = pre_post.num_tiles = static_cast<int32_t>(num_tiles(shape));
+  params.num_key_groups = pre_post.num_key_groups = num_key_groups(shape);
+  params.pack_log2 = pre_post.pack_log2 = std::countr_zero(static_cast<unsigned>(pack));
   params.heads_per_kv = shape.num_heads_q / shape.num_heads_kv;
-  edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
-  edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
-  edge.num_heads_q = shape.num_heads_q;
-  edge.num_heads_kv = shape.num_heads_kv;
+  pre_post.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  pre_post.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
+  pre_post.num_heads_q = shape.num_heads_q;
+  pre_post.num_heads_kv = shape.num_heads_kv;
 }
 
-double steps_at_rest(const schedule::WorkList& work) {
+double kv_stationary_steps(const schedule::WorkList& work) {
   double steps = 0;
-  for (const schedule::Item& item : work.items) steps += item.num_steps;
+  for (const schedule::WorkTile& work_tile : work.work_tiles) steps += work_tile.num_steps;
   return steps;
 }
 
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, double steps_at_rest) {
+                                               const AttnShape& shape, double kv_stationary_steps) {
   const double least = least_cost(masks, shape);
-  return least < 0 ? nullptr : choose(masks, shape, least, steps_at_rest, 1);
+  return least < 0 ? nullptr : choose(masks, shape, least, kv_stationary_steps, 1);
 }
 
 std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,

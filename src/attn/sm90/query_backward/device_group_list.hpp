@@ -11,7 +11,7 @@
 
 #include "attn/sm90/query_backward/params.hpp"
 #include "cuda/packed_arrays.hpp"
-#include "schedule/group_items.hpp"
+#include "schedule/group_work_tiles.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/slice.hpp"
@@ -20,15 +20,15 @@ namespace tangram::sm90::query_backward {
 
 /// What kernels walk, in device memory.
 struct GroupListView {
-  const GroupItem* items = nullptr;
+  const GroupWorkTile* work_tiles = nullptr;
   const int32_t* groups = nullptr;
   const schedule::RowBits* masks = nullptr;
-  int32_t num_items = 0;
+  int32_t num_work_tiles = 0;
   int32_t num_head_groups = 1;  ///< each of which has all items; 1 where items name theirs
   int32_t groups_per_section = 1;
 
   /// Of all head groups.
-  int64_t num_all_items() const { return int64_t{num_items} * num_head_groups; }
+  int64_t num_all_work_tiles() const { return int64_t{num_work_tiles} * num_head_groups; }
 };
 
 /// What a call with masks of the shape computes in.
@@ -36,7 +36,7 @@ size_t workspace_bytes(const AttnShape& shape);
 
 /// Fills in the pointers and sizes that come from the lists and the shape, and those of `workspace`: of
 /// workspace_bytes(), of any content, for one call at a time.
-void fill(Params& params, EdgeParams& edge, const GroupListView& lists, const AttnShape& shape, void* workspace);
+void fill(Params& params, PrePostParams& pre_post, const GroupListView& lists, const AttnShape& shape, void* workspace);
 
 /// Uploaded on construction: calls allocate nothing.
 class DeviceGroupList {
@@ -52,21 +52,21 @@ class DeviceGroupList {
 
  private:
   AttnShape shape_;
-  int32_t num_items_ = 0;
+  int32_t num_work_tiles_ = 0;
   int32_t num_head_groups_ = 1;  // each of which has all items
   int64_t total_steps_ = 0, longest_steps_ = 0;
   cuda::PackedArrays lists_;
-  cuda::PackedArray items_, groups_, masks_;
+  cuda::PackedArray work_tiles_, groups_, masks_;
 };
 
 /// Steps of the kernels that have keys at rest, of all heads.
-double steps_at_rest(const schedule::WorkList& work);
+double kv_stationary_steps(const schedule::WorkList& work);
 
 /// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end sooner with these kernels
-/// than with those that take so many steps; null for others, for other head dimensions, and where schedule::group_items
-/// has none.
+/// than with those that take so many steps; null for others, for other head dimensions, and where
+/// schedule::group_work_tiles has none.
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, double steps_at_rest);
+                                               const AttnShape& shape, double kv_stationary_steps);
 
 /// The same without a list of work, only where these kernels are clearly faster: steps are counted as if tiles began at
 /// multiples of their rows, and tiles that follow the mask may be fewer. O(slices) for most masks, else of the tiles

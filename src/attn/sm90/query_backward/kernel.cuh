@@ -13,7 +13,7 @@
 // mbarriers                  arrivals            a phase ends when
 //   planned[stage]           1                   the message of a step is there
 //   q_full, dout_full        1 and bytes         Q and row statistics, dout of an item are there
-//   item_empty               8 consumer warps    its last dK has been multiplied
+//   work_tile_empty               8 consumer warps    its last dK has been multiplied
 //   k_full[stage]            1 and bytes         K of a step is there
 //   k_empty[stage]           8 consumer warps    dQ of the step has been multiplied, and its message read
 //   v_full, v_empty          1 and bytes; 8      V of a step is there; has been multiplied
@@ -26,7 +26,7 @@
 //   step, item               messages; the planner's item
 //   ds                       kDsBuffers times dS, keys by rows
 //
-// Step kinds (StepKind, a sum of them in StepMessage::kind): kStepFirst, kStepLast, kStepOddItem, kStepStop.
+// Step kinds (StepKind, a sum of them in StepMessage::kind): kStepFirst, kStepLast, kStepOddWorkTile, kStepStop.
 #pragma once
 
 #include "attn/sm90/backward/producer.cuh"
@@ -41,7 +41,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem, uint32_t loade
   for (uint64_t& barrier : smem.planned) ptx::mbarrier_init(&barrier, 1);
   ptx::mbarrier_init(&smem.q_full, 1);
   ptx::mbarrier_init(&smem.dout_full, 1);
-  ptx::mbarrier_init(&smem.item_empty, kConsumerWarps);
+  ptx::mbarrier_init(&smem.work_tile_empty, kConsumerWarps);
   init_ring(smem.k_full, loaders, smem.k_empty, kConsumerWarps);
   ptx::mbarrier_init(&smem.v_full, loaders);
   ptx::mbarrier_init(&smem.v_empty, kConsumerWarps);

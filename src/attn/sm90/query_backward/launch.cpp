@@ -5,8 +5,9 @@
 
 namespace tangram::sm90::query_backward {
 
-void launch(bool half, int head_dim, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
-  (half ? launch_f16 : launch_bf16)(head_dim, params, edge, num_ctas, stream);
+void launch(bool half, int head_dim, const Params& params, const PrePostParams& pre_post, int num_ctas,
+            cudaStream_t stream) {
+  (half ? launch_f16 : launch_bf16)(head_dim, params, pre_post, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -6,8 +6,8 @@
 
 namespace tangram::sm90::query_backward {
 
-void launch_bf16(int head_dim, const Params& params, const EdgeParams& edge, int num_ctas, cudaStream_t stream) {
-  launch_element<__nv_bfloat16>(head_dim, params, edge, num_ctas, stream);
+void launch_bf16(int head_dim, const Params& params, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream) {
+  launch_element<__nv_bfloat16>(head_dim, params, pre_post, num_ctas, stream);
 }
 
 }  // namespace tangram::sm90::query_backward

@@ -7,12 +7,12 @@
 
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
-#include "schedule/group_items.hpp"
+#include "schedule/group_work_tiles.hpp"
 
 namespace tangram::sm90::query_backward {
 
 using backward::GradType;
-using schedule::GroupItem;
+using schedule::GroupWorkTile;
 using schedule::kGroupKeys;
 
 inline constexpr int kRows = 128;  // packed rows of an item: tokens by heads that share a key head
@@ -29,7 +29,7 @@ struct Params {
   TensorMap q_map;  ///< boxes of an item
   TensorMap dout_map;
   TensorMap maps[2][2];  ///< of k and v: boxes of one panel and 16 keys, and of 64 keys
-  const GroupItem* items;
+  const GroupWorkTile* work_tiles;
   const int32_t* groups;           ///< schedule::GroupList::groups
   const schedule::RowBits* masks;  ///< schedule::GroupList::masks
   const float* stats;              ///< [num_head_groups, num_tiles, kStatsFloats], tiles in the order of their rows
@@ -38,7 +38,7 @@ struct Params {
   int32_t* ticket;  ///< zero before
   void* dq;
   int64_t dq_row_stride, dq_head_stride;
-  int32_t num_items;
+  int32_t num_work_tiles;
   int32_t num_tiles;
   int32_t num_head_groups;     ///< each of which has all items; 1 where items name theirs
   int32_t groups_per_section;  ///< head groups whose keys, values and sums share the L2 cache
@@ -51,7 +51,7 @@ struct Params {
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dk and dv from the sums.
-struct EdgeParams {
+struct PrePostParams {
   const void* out;
   const void* dout;
   const float* lse;    ///< [seqlen_q, num_heads_q]

@@ -16,40 +16,41 @@ template <typename Traits>
 struct Planner {
   const Params& params;
   Smem<Traits>& smem;
-  uint32_t step = 0;        // in all items
-  uint32_t item_count = 0;  // of those that see keys
+  uint32_t step = 0;             // in all items
+  uint32_t work_tile_count = 0;  // of those that see keys
 
   /// Order of work as in the forward kernel (locate_work): sections of head groups, items in the order of the list, the
   /// groups innermost. Returns the head group.
   __device__ __forceinline__ int32_t locate(int32_t ticket) {
-    const int32_t section_size = params.num_items * params.groups_per_section;
+    const int32_t section_size = params.num_work_tiles * params.groups_per_section;
     const int32_t section = ticket / section_size;
     const int32_t in_section = ticket - section * section_size;
     const int32_t first_group = section * params.groups_per_section;
     const int32_t groups = min(params.groups_per_section, params.num_head_groups - first_group);
-    const int32_t item = in_section / groups;
-    static_assert(sizeof(GroupItem) == 2 * sizeof(int4));
+    const int32_t work_tile = in_section / groups;
+    static_assert(sizeof(GroupWorkTile) == 2 * sizeof(int4));
     for (int i = 0; i < 2; ++i) {
-      reinterpret_cast<int4*>(&smem.item)[i] = __ldg(reinterpret_cast<const int4*>(params.items + item) + i);
+      reinterpret_cast<int4*>(&smem.work_tile)[i] =
+          __ldg(reinterpret_cast<const int4*>(params.work_tiles + work_tile) + i);
     }
-    return smem.item.head_group >= 0 ? smem.item.head_group : first_group + in_section - item * groups;
+    return smem.work_tile.head_group >= 0 ? smem.work_tile.head_group : first_group + in_section - work_tile * groups;
   }
 
   __device__ __forceinline__ void push_step(int32_t head_group, int32_t first, int32_t kind) {
     const uint32_t stage = step % Traits::kStagesK;
     ptx::mbarrier_wait(&smem.k_empty[stage], step / Traits::kStagesK % 2 ^ 1);
     StepMessage& to = smem.step[stage];
-    const int32_t count = min(smem.item.num_groups - first, kStepGroups);
+    const int32_t count = min(smem.work_tile.num_groups - first, kStepGroups);
     to.kind = kind;
     to.count = count;
     to.head = head_group << params.pack_log2;
     to.kv_head = (head_group << params.pack_log2) / params.heads_per_kv;
-    to.row_begin = smem.item.row_begin;
-    to.num_rows = smem.item.row_end - smem.item.row_begin;
-    const int32_t first_masked = smem.item.num_groups - smem.item.num_masked;
+    to.row_begin = smem.work_tile.row_begin;
+    to.num_rows = smem.work_tile.row_end - smem.work_tile.row_begin;
+    const int32_t first_masked = smem.work_tile.num_groups - smem.work_tile.num_masked;
     to.masked_from = min(max(first_masked - first, 0), count);
-    to.mask_begin = (smem.item.mask_begin + max(first - first_masked, 0)) * kGroupKeys;
-    const int32_t* groups = params.groups + smem.item.group_begin + first;
+    to.mask_begin = (smem.work_tile.mask_begin + max(first - first_masked, 0)) * kGroupKeys;
+    const int32_t* groups = params.groups + smem.work_tile.group_begin + first;
 #pragma unroll 1
     for (int32_t group = 0; group < count; ++group) to.groups[group] = __ldg(groups + group);
     ptx::mbarrier_arrive(&smem.planned[stage]);
@@ -57,23 +58,23 @@ struct Planner {
   }
 
   __device__ __forceinline__ void run() {
-    const int32_t num_tickets = params.num_items * params.num_head_groups;
+    const int32_t num_tickets = params.num_work_tiles * params.num_head_groups;
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
     while (ticket < num_tickets) {
       const int32_t head_group = locate(ticket);
-      const int32_t odd = item_count % 2 != 0 ? kStepOddItem : 0;
-      const int32_t num_groups = smem.item.num_groups;
+      const int32_t odd = work_tile_count % 2 != 0 ? kStepOddWorkTile : 0;
+      const int32_t num_groups = smem.work_tile.num_groups;
       if (num_groups == 0) push_step(head_group, 0, kStepFirst | kStepLast);
 #pragma unroll 1
       for (int32_t first = 0; first < num_groups; first += kStepGroups) {
         push_step(head_group, first,
                   odd | (first == 0 ? kStepFirst : 0) | (first + kStepGroups >= num_groups ? kStepLast : 0));
       }
-      if (num_groups != 0) ++item_count;
+      if (num_groups != 0) ++work_tile_count;
       // Not earlier: a ticket drawn while this item has long to go would wait for it.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
-    smem.item = GroupItem{};
+    smem.work_tile = GroupWorkTile{};
     push_step(0, 0, kStepStop);
   }
 };
@@ -102,8 +103,8 @@ struct Loader {
     }
   }
 
-  __device__ __forceinline__ void load_item(const StepMessage& message) {
-    ptx::mbarrier_wait(&smem.item_empty, message.kind & kStepOddItem ? 0 : 1);
+  __device__ __forceinline__ void load_work_tile(const StepMessage& message) {
+    ptx::mbarrier_wait(&smem.work_tile_empty, message.kind & kStepOddWorkTile ? 0 : 1);
     const int32_t row = message.row_begin, head = message.head;
     const int32_t tile = row / (kRows >> params.pack_log2);
     ptx::mbarrier_arrive_expect_tx(&smem.q_full, Traits::kBytesQ + kStatsFloats * 4);
@@ -134,7 +135,7 @@ struct Loader {
         if (message.kind & kStepStop) break;
       } else {
         load_groups(smem.k[stage], &smem.k_full[stage], message);
-        if (message.kind & kStepFirst) load_item(message);
+        if (message.kind & kStepFirst) load_work_tile(message);
       }
     }
   }

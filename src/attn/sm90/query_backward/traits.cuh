@@ -20,10 +20,10 @@ inline constexpr int kConsumerWarps = 8;
 
 /// What a step is; several may hold.
 enum StepKind : int32_t {
-  kStepFirst = 1,    ///< of its item
-  kStepLast = 2,     ///< of its item
-  kStepOddItem = 4,  ///< the phase of the barriers of its item
-  kStepStop = 8,     ///< no more items
+  kStepFirst = 1,        ///< of its item
+  kStepLast = 2,         ///< of its item
+  kStepOddWorkTile = 4,  ///< the phase of the barriers of its item
+  kStepStop = 8,         ///< no more items
 };
 
 /// Written by the planner before it arrives on planned.
@@ -75,11 +75,11 @@ struct alignas(1024) Smem {
   alignas(128) uint32_t ones[3][32];  // as backward::Smem::ones
   typename Traits::Message step[Traits::kStagesK];
   uint64_t planned[Traits::kStagesK];
-  uint64_t q_full, dout_full, item_empty;
+  uint64_t q_full, dout_full, work_tile_empty;
   uint64_t k_full[Traits::kStagesK], k_empty[Traits::kStagesK];
   uint64_t v_full, v_empty;
   uint64_t ds_full[Traits::kDsBuffers];
-  GroupItem item;  // the planner's own
+  GroupWorkTile work_tile;  // the planner's own
   // dS, keys by rows, 64 rows a panel: each warpgroup writes its keys, and reads all for dQ of its rows. Before a
   // warpgroup writes that of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of
   // step i - 2 was done: with two buffers nothing else must be waited for.

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "attn/sm90/backward/edge_arguments.hpp"
+#include "attn/sm90/backward/pre_post_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/token_backward/launch.hpp"
@@ -19,10 +19,10 @@
 namespace tangram::sm90::token_backward {
 namespace {
 
-// Lists of a part, unless that would be less than kLeastItems items: more memory would hardly be faster, since each
+// Lists of a part, unless that would be less than kLeastWorkTiles items: more memory would hardly be faster, since each
 // part keeps all multiprocessors busy for a while.
 constexpr int64_t kListBytes = int64_t{256} << 20;
-constexpr int64_t kLeastItems = 1024;
+constexpr int64_t kLeastWorkTiles = 1024;
 constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
 
 // Of deterministic calls, what items of a part store: so much, or of kLeastOrdered items.
@@ -32,17 +32,17 @@ constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU
 
 /// Fewer queries an item where there would be too few items to keep the multiprocessors of a Hopper GPU busy.
 Packing packing_of_call(const AttnShape& shape) {
-  constexpr int64_t kBusyItems = 2 * kMultiprocessors;
+  constexpr int64_t kBusyWorkTiles = 2 * kMultiprocessors;
   Packing packing = packing_of(shape.num_heads_q / shape.num_heads_kv);
   const int64_t groups = int64_t{shape.num_heads_kv} * packing.parts;
-  while (packing.tokens > 1 && shape.seqlen_q * groups < kBusyItems * packing.tokens) packing.tokens /= 2;
+  while (packing.tokens > 1 && shape.seqlen_q * groups < kBusyWorkTiles * packing.tokens) packing.tokens /= 2;
   return packing;
 }
 
 struct Sizes {
   bool ordered;  // deterministic
   Packing packing;
-  int64_t items_per_group, items, capacity, items_of_part, num_parts;
+  int64_t work_tiles_per_group, work_tiles, capacity, work_tiles_of_part, num_parts;
 
   Sizes(const AttnShape& shape, int64_t topk, bool deterministic)
       : ordered(deterministic), packing(packing_of_call(shape)), capacity(capacity_of(shape, topk)) {
@@ -51,14 +51,14 @@ struct Sizes {
       packing.tokens /= 2;
       capacity = capacity_of(shape, topk);
     }
-    items_per_group = (shape.seqlen_q + packing.tokens - 1) / packing.tokens;
-    items = items_per_group * shape.num_heads_kv * packing.parts;
-    items_of_part = items;
+    work_tiles_per_group = (shape.seqlen_q + packing.tokens - 1) / packing.tokens;
+    work_tiles = work_tiles_per_group * shape.num_heads_kv * packing.parts;
+    work_tiles_of_part = work_tiles;
     if (capacity > 0) {
-      const int64_t lists = std::max(kListBytes / (capacity * kEntryBytes), kLeastItems);
-      items_of_part = std::min(items, ordered ? std::max(shares_at_once(shape), kLeastOrdered) : lists);
+      const int64_t lists = std::max(kListBytes / (capacity * kEntryBytes), kLeastWorkTiles);
+      work_tiles_of_part = std::min(work_tiles, ordered ? std::max(shares_at_once(shape), kLeastOrdered) : lists);
     }
-    num_parts = items == 0 ? 0 : (items + items_of_part - 1) / items_of_part;
+    num_parts = work_tiles == 0 ? 0 : (work_tiles + work_tiles_of_part - 1) / work_tiles_of_part;
   }
   bool has_lists() const { return ordered || packing.tokens > 1; }
 
@@ -82,10 +82,10 @@ struct CallLayout {
 
   CallLayout(const AttnShape& shape, const Sizes& sizes, void* workspace) {
     cuda::ScratchLayout layout(workspace);
-    stats = layout.take<float>(static_cast<size_t>(sizes.items * kStatsFloats));
+    stats = layout.take<float>(static_cast<size_t>(sizes.work_tiles * kStatsFloats));
     sums = layout.take<float>(static_cast<size_t>(2 * shape.num_heads_kv * shape.seqlen_k * shape.head_dim));
     tickets = layout.take<int32_t>(static_cast<size_t>(sizes.num_parts));
-    const auto listed = static_cast<size_t>(sizes.has_lists() ? sizes.items_of_part : 0);
+    const auto listed = static_cast<size_t>(sizes.has_lists() ? sizes.work_tiles_of_part : 0);
     keys = layout.take<int32_t>(listed * static_cast<size_t>(sizes.capacity));
     row_blocks = layout.take<uint16_t>(listed * static_cast<size_t>(sizes.capacity));
     heads = layout.take<ListHead>(listed);
@@ -98,30 +98,30 @@ struct CallLayout {
   }
 };
 
-EdgeParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwardArgs& args) {
-  EdgeParams edge{};
-  backward::fill_rows(edge, args);
-  backward::fill_key_gradients(edge, args);
-  edge.packing = sizes.packing;
-  edge.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
-  edge.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
-  edge.num_heads_kv = shape.num_heads_kv;
-  edge.items_per_group = static_cast<int32_t>(sizes.items_per_group);
-  edge.num_parts = static_cast<int32_t>(sizes.num_parts);
-  edge.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
-  return edge;
+PrePostParams edge_of(const AttnShape& shape, const Sizes& sizes, const AttnBackwardArgs& args) {
+  PrePostParams pre_post{};
+  backward::fill_rows(pre_post, args);
+  backward::fill_key_gradients(pre_post, args);
+  pre_post.packing = sizes.packing;
+  pre_post.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  pre_post.seqlen_k = static_cast<int32_t>(shape.seqlen_k);
+  pre_post.num_heads_kv = shape.num_heads_kv;
+  pre_post.work_tiles_per_group = static_cast<int32_t>(sizes.work_tiles_per_group);
+  pre_post.num_parts = static_cast<int32_t>(sizes.num_parts);
+  pre_post.softmax_scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
+  return pre_post;
 }
 
-ListParams lists_of(const EdgeParams& edge, const Sizes& sizes, const TokenIndices& indices) {
+ListParams lists_of(const PrePostParams& pre_post, const Sizes& sizes, const TokenIndices& indices) {
   ListParams lists{};
   lists.indices = indices.indices;
   lists.packing = sizes.packing;
-  lists.seqlen_q = edge.seqlen_q;
-  lists.seqlen_k = edge.seqlen_k;
-  lists.num_heads_kv = edge.num_heads_kv;
+  lists.seqlen_q = pre_post.seqlen_q;
+  lists.seqlen_k = pre_post.seqlen_k;
+  lists.num_heads_kv = pre_post.num_heads_kv;
   lists.topk = static_cast<int32_t>(indices.topk);
   lists.capacity = static_cast<int32_t>(sizes.capacity);
-  lists.items_per_group = edge.items_per_group;
+  lists.work_tiles_per_group = pre_post.work_tiles_per_group;
   return lists;
 }
 
@@ -150,12 +150,12 @@ std::string refusal(const AttnShape& shape, int64_t topk) {
     return fmt::format("head_dim 64 or 128, of v too (got head_dim={}, head_dim_v={})", shape.head_dim,
                        shape.head_dim_v);
   }
-  // Items, rows of sums, and places in lists are 32-bit numbers.
+  // WorkTiles, rows of sums, and places in lists are 32-bit numbers.
   constexpr int64_t kMost = (int64_t{1} << 31) - 65536;
   for (const bool deterministic : {false, true}) {
     const Sizes sizes(shape, topk, deterministic);
-    if (sizes.items > kMost || shape.num_heads_kv * shape.seqlen_k > kMost || shape.seqlen_k >= kNanInK ||
-        sizes.items_of_part * sizes.capacity > kMost || topk > kMost) {
+    if (sizes.work_tiles > kMost || shape.num_heads_kv * shape.seqlen_k > kMost || shape.seqlen_k >= kNanInK ||
+        sizes.work_tiles_of_part * sizes.capacity > kMost || topk > kMost) {
       return fmt::format("lists of fewer than 2^31 keys (got seqlen_q={}, seqlen_k={}, topk={})", shape.seqlen_q,
                          shape.seqlen_k, topk);
     }
@@ -181,31 +181,31 @@ void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBack
   const Sizes sizes(shape, indices.topk, args.options.deterministic);
   const CallLayout layout(shape, sizes, workspace);
   Call call{};
-  call.edge = edge_of(shape, sizes, args);
-  call.params.lists = lists_of(call.edge, sizes, indices);
-  call.edge.counts = call.params.lists.counts = counts;
-  call.edge.stats = layout.stats;
-  call.edge.dk_sums = layout.sums;
-  call.edge.tickets = layout.tickets;
+  call.pre_post = edge_of(shape, sizes, args);
+  call.params.lists = lists_of(call.pre_post, sizes, indices);
+  call.pre_post.counts = call.params.lists.counts = counts;
+  call.pre_post.stats = layout.stats;
+  call.pre_post.dk_sums = layout.sums;
+  call.pre_post.tickets = layout.tickets;
   fill_tensors(call.params, args);
   call.params.lists.keys = layout.keys;
   call.params.lists.row_blocks = layout.row_blocks;
   call.params.lists.heads = layout.heads;
   call.params.lists.nans = layout.nans;
-  if (sizes.has_lists()) call.edge.nans = layout.nans;
+  if (sizes.has_lists()) call.pre_post.nans = layout.nans;
   for (int i = 0; i < 2; ++i) {
-    call.edge.keys[i] = call.params.keys[i];
-    call.edge.key_head_bytes[i] = call.params.key_head_bytes[i];
-    call.edge.key_row_bytes[i] = call.params.key_row_bytes[i];
+    call.pre_post.keys[i] = call.params.keys[i];
+    call.pre_post.key_head_bytes[i] = call.params.key_head_bytes[i];
+    call.pre_post.key_row_bytes[i] = call.params.key_row_bytes[i];
   }
   call.params.stats = layout.stats;
   call.params.dk_sums = layout.sums;
   call.params.dv_sums = layout.sums + shape.num_heads_kv * shape.seqlen_k * shape.head_dim;
-  call.params.softmax_scale = call.edge.softmax_scale;
-  call.params.scale_log2 = call.edge.softmax_scale * std::numbers::log2e_v<float>;
+  call.params.softmax_scale = call.pre_post.softmax_scale;
+  call.params.scale_log2 = call.pre_post.softmax_scale * std::numbers::log2e_v<float>;
   // Of no keys nothing is stored, and the sums are as empty.
   if (sizes.ordered) call.shares[0] = layout.shares[0], call.shares[1] = layout.shares[1];
-  call.items_of_part = static_cast<int32_t>(sizes.items_of_part);
+  call.work_tiles_of_part = static_cast<int32_t>(sizes.work_tiles_of_part);
   call.num_ctas = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   launch(shape.dtype == DType::kFloat16, shape.head_dim, call, stream);
 }

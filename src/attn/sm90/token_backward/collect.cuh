@@ -35,9 +35,9 @@ __global__ void __launch_bounds__(kCollectThreads) collect_kernel(const __grid_c
   if (place >= int64_t{lists.num_heads_kv} * lists.seqlen_k) return;
   const auto kv_head = static_cast<int32_t>(place / lists.seqlen_k);
   const auto key = static_cast<int32_t>(place - int64_t{kv_head} * lists.seqlen_k);
-  const int32_t items = lists.packing.parts * lists.items_per_group;  // of a K/V head
-  const int32_t begin = max(kv_head * items - lists.first_item, 0);
-  const int32_t end = min((kv_head + 1) * items - lists.first_item, params.num_items);
+  const int32_t work_tiles = lists.packing.parts * lists.work_tiles_per_group;  // of a K/V head
+  const int32_t begin = max(kv_head * work_tiles - lists.first_work_tile, 0);
+  const int32_t end = min((kv_head + 1) * work_tiles - lists.first_work_tile, params.num_work_tiles);
   float4 sums[2] = {};
   bool any = false;
   for (int32_t first = begin; first < end; first += 32) {

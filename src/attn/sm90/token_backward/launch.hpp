@@ -12,9 +12,9 @@ namespace tangram::sm90::token_backward {
 
 /// All kernels of a call, which is edge.num_parts parts. What says which items a part has is filled in by launch.
 struct Call {
-  EdgeParams edge;
+  PrePostParams pre_post;
   Params params;
-  int32_t items_of_part;
+  int32_t work_tiles_of_part;
   int32_t num_ctas;       ///< at most; of the main kernel
   float* shares[2] = {};  ///< of deterministic calls: CollectParams::shares of a part; else null
 };
@@ -26,7 +26,7 @@ void launch(bool half, int head_dim, const Call& call, cudaStream_t stream);
 // Each in a translation unit of its own.
 void launch_bf16(int head_dim, const Call& call, cudaStream_t stream);
 void launch_f16(int head_dim, const Call& call, cudaStream_t stream);
-void launch_lists(const ListParams& params, int32_t num_items, cudaStream_t stream);
+void launch_lists(const ListParams& params, int32_t num_work_tiles, cudaStream_t stream);
 void launch_collect(const CollectParams& params, cudaStream_t stream);
 
 }  // namespace tangram::sm90::token_backward

@@ -8,9 +8,9 @@
 
 namespace tangram::sm90::token_backward {
 
-void launch_lists(const ListParams& params, int32_t num_items, cudaStream_t stream) {
+void launch_lists(const ListParams& params, int32_t num_work_tiles, cudaStream_t stream) {
   allow_shared_memory<list_kernel, sizeof(ListSmem)>("cudaFuncSetAttribute(sm90 token lists)");
-  launch_kernel(list_kernel, params, num_items, kListThreads, sizeof(ListSmem), false, stream,
+  launch_kernel(list_kernel, params, num_work_tiles, kListThreads, sizeof(ListSmem), false, stream,
                 "sm90 token backward: launch of the kernel of lists");
 }
 

@@ -35,8 +35,9 @@ struct ListMaker {
       : params(params_in),
         smem(smem_in),
         to(int64_t{in_part} * params_in.capacity),
-        kv_head((params_in.first_item + in_part) / params_in.items_per_group / params_in.packing.parts),
-        first_query((params_in.first_item + in_part) % params_in.items_per_group * params_in.packing.tokens) {}
+        kv_head((params_in.first_work_tile + in_part) / params_in.work_tiles_per_group / params_in.packing.parts),
+        first_query((params_in.first_work_tile + in_part) % params_in.work_tiles_per_group * params_in.packing.tokens) {
+  }
 
   /// Marks what queries see of the stretch of keys from `begin` on; a warp 32 indices of a query at a time.
   __device__ __forceinline__ void mark(int32_t begin) {

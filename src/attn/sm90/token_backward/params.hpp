@@ -44,22 +44,22 @@ struct alignas(8) ListHead {
 /// delta, and so in their gradients. For the others of the item its k, or v, is loaded as zeros, since 0 * NaN is NaN.
 inline constexpr int32_t kNanInK = 1 << 29, kNanInV = 1 << 30;
 
-/// Items are counted through all head groups, `items_per_group` each. A call may be made by parts, of `num_items` items
-/// from `first_item` on, that use the same memory for their lists.
+/// WorkTiles are counted through all head groups, `work_tiles_per_group` each. A call may be made by parts, of
+/// `num_work_tiles` items from `first_work_tile` on, that use the same memory for their lists.
 struct ListParams {
   const int32_t* indices;  ///< [seqlen_q, num_heads_kv, topk]
   const int32_t* counts;   ///< [num_heads_kv, seqlen_q]; of each list so many are to be walked, -1 or keys
   const uint8_t* nans;     ///< [2, num_heads_kv, (seqlen_k + 7) / 8]: bit i: k (or v) of key i of eight holds NaN
-  int32_t* keys;           ///< [num_items, capacity]; each key that a query of the item sees once, see kNanInK
+  int32_t* keys;           ///< [num_work_tiles, capacity]; each key that a query of the item sees once, see kNanInK
   uint16_t* row_blocks;    ///< likewise; bit i: rows from kBlockRows * i on see the key
-  ListHead* heads;         ///< [num_items]
+  ListHead* heads;         ///< [num_work_tiles]
   Packing packing;
   int32_t seqlen_q, seqlen_k;
   int32_t num_heads_kv;
   int32_t topk;
   int32_t capacity;  ///< of an item's list
-  int32_t first_item;
-  int32_t items_per_group;
+  int32_t first_work_tile;
+  int32_t work_tiles_per_group;
 };
 
 /// Strides are in elements.
@@ -77,7 +77,7 @@ struct Params {
   int32_t* ticket;  ///< zero before
   void* dq;
   int64_t dq_row_stride, dq_head_stride;
-  int32_t num_items;  ///< of the part
+  int32_t num_work_tiles;  ///< of the part
   float softmax_scale;
   float scale_log2;  ///< softmax_scale * log2(e)
   GradType dq_type;
@@ -86,13 +86,14 @@ struct Params {
 /// Deterministic calls: adds what the items of a part gave to their keys to the sums.
 struct CollectParams {
   ListParams lists;
-  const float* shares[2];  ///< dk, dv: [num_items, capacity, head_dim], columns as those of sums; a row for each entry
-  float* sums[2];          ///< as Params::dk_sums, dv_sums of other calls
-  int32_t num_items;       ///< of the part
+  const float*
+      shares[2];   ///< dk, dv: [num_work_tiles, capacity, head_dim], columns as those of sums; a row for each entry
+  float* sums[2];  ///< as Params::dk_sums, dv_sums of other calls
+  int32_t num_work_tiles;  ///< of the part
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dk and dv from the sums.
-struct EdgeParams {
+struct PrePostParams {
   const void* out;
   const void* dout;
   const float* lse;       ///< [seqlen_q, num_heads_q]
@@ -113,7 +114,7 @@ struct EdgeParams {
   Packing packing;
   int32_t seqlen_q, seqlen_k;
   int32_t num_heads_kv;
-  int32_t items_per_group;
+  int32_t work_tiles_per_group;
   int32_t num_parts;
   float softmax_scale;
   bool out_float32;

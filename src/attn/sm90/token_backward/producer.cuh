@@ -17,17 +17,17 @@ template <typename Traits>
 struct Planner {
   const Params& params;
   typename Traits::SmemType& smem;
-  int32_t in_part = 0;      // the item
-  int32_t first = 0;        // key of the next step
-  uint32_t item_count = 0;  // of those that see keys
-  ListHead head{};          // of the item
+  int32_t in_part = 0;           // the item
+  int32_t first = 0;             // key of the next step
+  uint32_t work_tile_count = 0;  // of those that see keys
+  ListHead head{};               // of the item
 
   __device__ Planner(const Params& params_in, typename Traits::SmemType& smem_in) : params(params_in), smem(smem_in) {}
 
-  __device__ __forceinline__ void begin_item(int32_t item) {
-    in_part = item;
+  __device__ __forceinline__ void begin_work_tile(int32_t work_tile) {
+    in_part = work_tile;
     first = 0;
-    if (in_part >= params.num_items) return;
+    if (in_part >= params.num_work_tiles) return;
     const ListParams& lists = params.lists;
     if (Traits::kOrdered || lists.packing.tokens > 1) {  // has_lists; by a call the code of other calls would change
       head = lists.heads[in_part];
@@ -39,9 +39,9 @@ struct Planner {
   }
 
   /// After the last step of an item. Not earlier: a ticket drawn while an item has long to go would wait for it.
-  __device__ __forceinline__ void draw_item() {
-    if (head.count > 0) ++item_count;
-    begin_item(atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x));
+  __device__ __forceinline__ void draw_work_tile() {
+    if (head.count > 0) ++work_tile_count;
+    begin_work_tile(atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x));
   }
 
   __device__ __forceinline__ void plan_step(uint32_t step) {
@@ -49,20 +49,20 @@ struct Planner {
     ptx::mbarrier_wait(&smem.k_empty[stage], step / Traits::kStagesK % 2 ^ 1);
     StepMessage& to = smem.step[stage];
     const ListParams& lists = params.lists;
-    const bool stops = in_part >= params.num_items;
-    const int32_t item = lists.first_item + in_part, group = item / lists.items_per_group;
-    const int32_t first_query = (item - group * lists.items_per_group) * lists.packing.tokens;
+    const bool stops = in_part >= params.num_work_tiles;
+    const int32_t work_tile = lists.first_work_tile + in_part, group = work_tile / lists.work_tiles_per_group;
+    const int32_t first_query = (work_tile - group * lists.work_tiles_per_group) * lists.packing.tokens;
     const int32_t kv_head = group / lists.packing.parts;
     to.count = stops ? 0 : head.count - first;
     to.first = first + (are_indices<Traits>(lists) ? (int64_t{first_query} * lists.num_heads_kv + kv_head) * lists.topk
                                                    : int64_t{in_part} * lists.capacity);
-    to.item = item;
+    to.work_tile = work_tile;
     to.kv_head = kv_head;
     to.first_head = group * lists.packing.heads;
     to.first_query = first_query;
     to.seen_blocks = head.seen_blocks;
     to.kind = stops ? kStepStop
-                    : (item_count % 2 != 0 ? kStepOddItem : 0) | (first == 0 ? kStepFirst : 0) |
+                    : (work_tile_count % 2 != 0 ? kStepOddWorkTile : 0) | (first == 0 ? kStepFirst : 0) |
                           (first + kKeys >= head.count ? kStepLast : 0);
     first += kKeys;
     ptx::mbarrier_arrive(&smem.planned[stage]);
@@ -85,13 +85,14 @@ struct Planner {
       }
     }
   }
-  __device__ __forceinline__ void load_item(const StepMessage& message) {
+  __device__ __forceinline__ void load_work_tile(const StepMessage& message) {
     const auto bytes = static_cast<uint32_t>(params.lists.packing.tokens * params.lists.packing.heads *
                                              Traits::kPanels * kPanelRowBytes);
-    ptx::mbarrier_wait(&smem.item_empty, message.kind & kStepOddItem ? 0 : 1);
+    ptx::mbarrier_wait(&smem.work_tile_empty, message.kind & kStepOddWorkTile ? 0 : 1);
     ptx::mbarrier_arrive_expect_tx(&smem.q_full, bytes + kStatsFloats * 4);
     load_rows(smem.q, &params.q_map, &smem.q_full, message);
-    ptx::bulk_load(smem.stats, params.stats + int64_t{message.item} * kStatsFloats, kStatsFloats * 4, &smem.q_full);
+    ptx::bulk_load(smem.stats, params.stats + int64_t{message.work_tile} * kStatsFloats, kStatsFloats * 4,
+                   &smem.q_full);
     ptx::mbarrier_arrive_expect_tx(&smem.dout_full, bytes);
     load_rows(smem.dout, &params.dout_map, &smem.dout_full, message);
   }
@@ -128,13 +129,13 @@ struct Producer {
   __device__ __forceinline__ void gather(const unsigned char* tile, const StepMessage& message) {
     constexpr uint32_t kLanes = Traits::kHeadDim / 8;  // that copy 16 bytes of a row each
     constexpr uint32_t kRowsAtOnce = 32 / kLanes;
-    const uint32_t lane = threadIdx.x % 32, piece = lane % kLanes;
+    const uint32_t lane = threadIdx.x % 32, head_split = lane % kLanes;
     const int32_t stride = params.key_row_bytes[kV];
     const char* from =
-        static_cast<const char*>(params.keys[kV]) + message.kv_head * params.key_head_bytes[kV] + piece * 16;
+        static_cast<const char*>(params.keys[kV]) + message.kv_head * params.key_head_bytes[kV] + head_split * 16;
     // Of this lane's row of the first kRowsAtOnce. Chunk c of row r lies at chunk c ^ r % 8.
-    const uint32_t to = ptx::smem_address(tile) + piece / 8 * Traits::kPanelBytesK +
-                        (warp * kWarpKeys + lane / kLanes) * kPanelRowBytes + (piece % 8 ^ lane / kLanes) * 16;
+    const uint32_t to = ptx::smem_address(tile) + head_split / 8 * Traits::kPanelBytesK +
+                        (warp * kWarpKeys + lane / kLanes) * kPanelRowBytes + (head_split % 8 ^ lane / kLanes) * 16;
 #pragma unroll
     for (uint32_t row = 0; row < kWarpKeys; row += kRowsAtOnce) {
       const int32_t of_row = __shfl_sync(0xffffffff, key, static_cast<int>(row + lane / kLanes));
@@ -155,7 +156,7 @@ struct Producer {
   __device__ __forceinline__ void run() {
     const bool plans = threadIdx.x == 0;
     Planner<Traits> planner(params, smem);
-    if (plans) planner.begin_item(static_cast<int32_t>(blockIdx.x));
+    if (plans) planner.begin_work_tile(static_cast<int32_t>(blockIdx.x));
     for (uint32_t step = 0;; ++step) {
       const uint32_t stage = step % Traits::kStagesK;
       if (plans) planner.plan_step(step);
@@ -166,7 +167,7 @@ struct Producer {
       if (kind & kStepFirst) read_key(message, 0);
       if (count > 0) {
         gather<false>(smem.k[stage], message);
-        if (plans && kind & kStepFirst) planner.load_item(message);
+        if (plans && kind & kStepFirst) planner.load_work_tile(message);
         __syncwarp();
       }
       arrive_gathered(&smem.k_full[stage]);
@@ -174,7 +175,7 @@ struct Producer {
       ptx::mbarrier_wait(&smem.v_empty, step % 2 ^ 1);
       if (count > 0) gather<true>(smem.v, message);
       if (!(kind & kStepLast)) read_key(message, kKeys);
-      if (plans && kind & kStepLast) planner.draw_item();
+      if (plans && kind & kStepLast) planner.draw_work_tile();
       __syncwarp();
       arrive_gathered(&smem.v_full);
       ptx::make_opaque(touched);

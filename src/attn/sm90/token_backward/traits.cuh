@@ -13,15 +13,15 @@ inline constexpr uint32_t kAllBlocks = (1u << kRowBlocks) - 1;
 
 using query_backward::kStepFirst;
 using query_backward::kStepLast;
-using query_backward::kStepOddItem;
+using query_backward::kStepOddWorkTile;
 using query_backward::kStepStop;
 
 /// Written by the planner before it arrives on planned.
 struct alignas(16) StepMessage {
-  int32_t kind;   ///< a sum of query_backward::StepKind
-  int32_t count;  ///< of keys, from here to the end of the item; 0: an item that sees nothing
-  int64_t first;  ///< where they begin, in ListParams::keys, or indices where items are one query
-  int32_t item;   ///< through all head groups
+  int32_t kind;       ///< a sum of query_backward::StepKind
+  int32_t count;      ///< of keys, from here to the end of the item; 0: an item that sees nothing
+  int64_t first;      ///< where they begin, in ListParams::keys, or indices where items are one query
+  int32_t work_tile;  ///< through all head groups
   int32_t kv_head;
   int32_t first_head;
   int32_t first_query;

@@ -90,7 +90,7 @@ struct Consumer {
         if (words[i / 16] >> (i % 16 / 4 * 8 + i % 2) & 1) s[i] = minus_infinity();
       }
     }
-    const bool moved = update_reference(s, state, params.scale_log2, params.slack, rescale);
+    const bool moved = update_reference(s, state, params.scale_log2, params.rescale_threshold, rescale);
     float row_sum[2];
     exponentiate(s, state, params.scale_log2, row_sum);
 #pragma unroll
@@ -98,36 +98,37 @@ struct Consumer {
     return moved;
   }
 
-  __device__ __forceinline__ void write_rows(const Item& item, const RowState& of_item) {
+  __device__ __forceinline__ void write_rows(const WorkTile& work_tile, const RowState& of_work_tile) {
     float offset[2];
-    reference_offsets(of_item, params.scale_log2, offset);
+    reference_offsets(of_work_tile, params.scale_log2, offset);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int head = row() + r * 8;
-      const bool valid = head < item.num_heads;
-      const float sum = quad_sum(of_item.sum[r]);
-      const int64_t at = item.row * params.out_row_stride + (item.first_head + head) * params.out_head_stride;
+      const bool valid = head < work_tile.num_heads;
+      const float sum = quad_sum(of_work_tile.sum[r]);
+      const int64_t at = work_tile.row * params.out_row_stride + (work_tile.first_head + head) * params.out_head_stride;
       char* to = static_cast<char*>(params.out) + at * (params.out_is_float32 ? 4 : 2);
       backward::write_row<Element, kHeadDim, false>(
           o, r * 2, 1.0f / sum, to, valid,
           params.out_is_float32 ? backward::GradType::kFloat32 : backward::GradType::kInput, false, lane(), kHeadDim);
       if (valid && lane() % 4 == 0) {
         constexpr float kLn2 = 0.6931471805599453f;
-        params.lse[int64_t{item.row} * params.num_heads_q + item.first_head + head] =
+        params.lse[int64_t{work_tile.row} * params.num_heads_q + work_tile.first_head + head] =
             (offset[r] + ptx::log2_approx(sum)) * kLn2;
       }
     }
   }
 
   /// Of an item whose list names no key.
-  __device__ __forceinline__ void write_nothing(const Item& item) {
+  __device__ __forceinline__ void write_nothing(const WorkTile& work_tile) {
     const int thread = static_cast<int>(threadIdx.x) - 128;
-    for (int head = thread; head < item.num_heads; head += 128 * Traits::kWarpgroups) {
-      params.lse[int64_t{item.row} * params.num_heads_q + item.first_head + head] = minus_infinity();
+    for (int head = thread; head < work_tile.num_heads; head += 128 * Traits::kWarpgroups) {
+      params.lse[int64_t{work_tile.row} * params.num_heads_q + work_tile.first_head + head] = minus_infinity();
     }
     const int size = params.out_is_float32 ? 4 : 2, words = kHeadDim * size / 16;
-    for (int i = thread; i < item.num_heads * words; i += 128 * Traits::kWarpgroups) {
-      const int64_t at = item.row * params.out_row_stride + (item.first_head + i / words) * params.out_head_stride;
+    for (int i = thread; i < work_tile.num_heads * words; i += 128 * Traits::kWarpgroups) {
+      const int64_t at =
+          work_tile.row * params.out_row_stride + (work_tile.first_head + i / words) * params.out_head_stride;
       reinterpret_cast<uint4*>(static_cast<char*>(params.out) + at * size)[i % words] = uint4{};
     }
   }
@@ -166,7 +167,7 @@ struct Consumer {
   }
 
   /// Ends step `step`, the last of item `index`, and makes the probabilities of the next item's first.
-  __device__ __forceinline__ void change_item(int32_t index, bool first) {
+  __device__ __forceinline__ void change_work_tile(int32_t index, bool first) {
     float rescale[2];
     await(step + 1);
     load_q();
@@ -174,22 +175,22 @@ struct Consumer {
     issue_output(step, first);
     ptx::wgmma_wait<1>();
     ptx::pin_registers(s);
-    const RowState of_item = state;
+    const RowState of_work_tile = state;
     state.reset();
     apply_softmax(step + 1, rescale);
     ptx::wgmma_wait<0>();
     ptx::pin_registers(o);
     release(step);
-    write_rows(Item(params, index), of_item);
+    write_rows(WorkTile(params, index), of_work_tile);
     pack_operand<Element>(p, s);
     advance();
   }
 
   __device__ __forceinline__ void run() {
-    ItemCursor cursor(params);
+    WorkTileCursor cursor(params);
     const auto find = [&] {
       return cursor.find([&](int32_t index) {
-        write_nothing(Item(params, index));
+        write_nothing(WorkTile(params, index));
         __syncwarp();
       });
     };
@@ -205,13 +206,13 @@ struct Consumer {
       }
       const int32_t index = cursor.index;
       if (find()) {
-        change_item(index, first);
+        change_work_tile(index, first);
         continue;
       }
       issue_output(step, first);
       ptx::wgmma_wait<0>();
       ptx::pin_registers(o);
-      write_rows(Item(params, index), state);
+      write_rows(WorkTile(params, index), state);
       return;
     }
   }

@@ -16,8 +16,8 @@ void launch_traits(const Params& params, int num_sms, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(Smem<Traits>);
   static_assert(Traits::kCtas * (kSmemBytes + 1024) <= 228 * 1024);
   allow_shared_memory<token_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm90 token indices)");
-  launch_kernel(token_kernel<Traits>, params, std::min(num_sms * Traits::kCtas, params.num_items), Traits::kThreads,
-                kSmemBytes, false, stream, "sm90 token indices launch");
+  launch_kernel(token_kernel<Traits>, params, std::min(num_sms * Traits::kCtas, params.num_work_tiles),
+                Traits::kThreads, kSmemBytes, false, stream, "sm90 token indices launch");
 }
 
 template <typename Element>

@@ -12,10 +12,10 @@
 namespace tangram::sm90::tokens {
 
 /// Which list and which query heads an item is of.
-struct Item {
+struct WorkTile {
   int32_t kv_head, row, first_head, num_heads;
 
-  __device__ __forceinline__ Item(const Params& params, int32_t index) {
+  __device__ __forceinline__ WorkTile(const Params& params, int32_t index) {
     const int32_t list = index / params.parts, part = index - list * params.parts;
     kv_head = list / params.seqlen_q;
     row = list - kv_head * params.seqlen_q;
@@ -26,19 +26,19 @@ struct Item {
 };
 
 /// Walks the items of a CTA that see keys. What comes next is asked for an item ahead.
-struct ItemCursor {
+struct WorkTileCursor {
   const Params& params;
   int32_t index;
   int32_t count = 0;  // entries of the list of item `index` to walk
   int32_t ahead;      // those of the item behind it
 
-  __device__ explicit ItemCursor(const Params& params_in)
+  __device__ explicit WorkTileCursor(const Params& params_in)
       : params(params_in), index(static_cast<int32_t>(blockIdx.x) - static_cast<int32_t>(gridDim.x)) {
     ahead = count_of(index + static_cast<int32_t>(gridDim.x));
   }
 
-  __device__ __forceinline__ int32_t count_of(int32_t item) const {
-    return item < params.num_items ? __ldg(params.counts + item / params.parts) : -1;
+  __device__ __forceinline__ int32_t count_of(int32_t work_tile) const {
+    return work_tile < params.num_work_tiles ? __ldg(params.counts + work_tile / params.parts) : -1;
   }
   /// The next item that sees keys; visits those on the way that see none. False when there is none left.
   template <typename Visit>
@@ -60,7 +60,7 @@ struct ListReader {
   static_assert(kKeys == 64);
 
   const Params& params;
-  ItemCursor cursor;
+  WorkTileCursor cursor;
   const int32_t* list = nullptr;
   int32_t begin = 0;
   bool more;
@@ -71,8 +71,8 @@ struct ListReader {
     begin = 0;
     more = cursor.find([](int32_t) {});
     if (!more) return;
-    const Item item(params, cursor.index);
-    list = params.indices + (int64_t{item.row} * params.num_heads_kv + item.kv_head) * params.topk;
+    const WorkTile work_tile(params, cursor.index);
+    list = params.indices + (int64_t{work_tile.row} * params.num_heads_kv + work_tile.kv_head) * params.topk;
   }
 
   /// The entries of a step, of which every lane has two: -1 behind the end.
@@ -96,10 +96,10 @@ struct Producer {
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t thread;
-  uint32_t step = 0;        // in all items
-  uint32_t handed = 0;      // of these, how many consumers know of
-  uint32_t items = 0;       // of those that see keys
-  uint32_t item_begin = 0;  // the first step of the last one
+  uint32_t step = 0;             // in all items
+  uint32_t handed = 0;           // of these, how many consumers know of
+  uint32_t work_tiles = 0;       // of those that see keys
+  uint32_t work_tile_begin = 0;  // the first step of the last one
   int32_t keys[kRowsOfThread];
 
   __device__ Producer(const Params& params_in, Smem<Traits>& smem_in)
@@ -124,14 +124,15 @@ struct Producer {
     if (thread == 0) smem.missing[stage] = missing;
   }
 
-  __device__ __forceinline__ void copy_q(const Item& item) {
+  __device__ __forceinline__ void copy_q(const WorkTile& work_tile) {
     const uint32_t to = ptx::smem_address(smem.q) + place<Traits::kPanelBytesQ>();
-    const Element* from = static_cast<const Element*>(params.q) + item.row * params.q_row_stride + chunk() * 8;
+    const Element* from = static_cast<const Element*>(params.q) + work_tile.row * params.q_row_stride + chunk() * 8;
 #pragma unroll 2
     for (int i = 0; i < Traits::kRows / Traits::kRowsAtOnce; ++i) {
       const int32_t head = static_cast<int32_t>(first_row()) + i * Traits::kRowsAtOnce;
-      const bool none = head >= item.num_heads;
-      ptx::cp_async_16(to + i * kSwizzleBytes, from + (none ? 0 : item.first_head + head) * params.q_head_stride, none);
+      const bool none = head >= work_tile.num_heads;
+      ptx::cp_async_16(to + i * kSwizzleBytes, from + (none ? 0 : work_tile.first_head + head) * params.q_head_stride,
+                       none);
     }
   }
 
@@ -160,21 +161,21 @@ struct Producer {
     }
   }
 
-  __device__ __forceinline__ void begin_item(const Item& item) {
+  __device__ __forceinline__ void begin_work_tile(const WorkTile& work_tile) {
     // Who waits for Q to be free must not hold back the only step of the item that has it.
-    if (handed <= item_begin) hand_all_over();
-    ptx::mbarrier_wait(&smem.q_empty, items % 2 ^ 1);
-    copy_q(item);
-    item_begin = step;
-    ++items;
+    if (handed <= work_tile_begin) hand_all_over();
+    ptx::mbarrier_wait(&smem.q_empty, work_tiles % 2 ^ 1);
+    copy_q(work_tile);
+    work_tile_begin = step;
+    ++work_tiles;
   }
 
-  __device__ __forceinline__ void copy_step(const Item& item, const int32_t (&entries)[2]) {
+  __device__ __forceinline__ void copy_step(const WorkTile& work_tile, const int32_t (&entries)[2]) {
     const uint32_t stage = step % Traits::kStages;
     ptx::mbarrier_wait(&smem.empty[stage], step / Traits::kStages % 2 ^ 1);
     take_keys(entries, stage);
-    copy_rows(smem.k[stage], params.k, params.k_row_stride, item.kv_head * params.k_head_stride);
-    copy_rows(smem.v[stage], params.v, params.v_row_stride, item.kv_head * params.v_head_stride);
+    copy_rows(smem.k[stage], params.k, params.k_row_stride, work_tile.kv_head * params.k_head_stride);
+    copy_rows(smem.v[stage], params.v, params.v_row_stride, work_tile.kv_head * params.v_head_stride);
     ptx::cp_async_commit();
     // A step is handed over once kLag further ones are on their way. Consumers give a stage back once they have seen
     // the next one.
@@ -185,19 +186,19 @@ struct Producer {
   }
 
   __device__ __forceinline__ void run() {
-    ItemCursor cursor(params);
+    WorkTileCursor cursor(params);
     ListReader<Traits::kKeys> reader(params);
     int32_t entries[kStepsAhead + 1][2];
 #pragma unroll
     for (int i = 0; i < kStepsAhead; ++i) reader.read(entries[i]);
 #pragma unroll 1
     while (cursor.find([](int32_t) {})) {
-      const Item item(params, cursor.index);
-      begin_item(item);
+      const WorkTile work_tile(params, cursor.index);
+      begin_work_tile(work_tile);
 #pragma unroll 1
       for (int32_t begin = 0; begin < cursor.count; begin += Traits::kKeys) {
         reader.read(entries[kStepsAhead]);
-        copy_step(item, entries[0]);
+        copy_step(work_tile, entries[0]);
 #pragma unroll
         for (int i = 0; i < kStepsAhead; ++i) {
           entries[i][0] = entries[i + 1][0], entries[i][1] = entries[i + 1][1];

@@ -35,7 +35,7 @@ void check_output(const char* function, const char* name, const TensorView& view
 constexpr const char* kForward = "Sm90Tokens::forward";
 constexpr const char* kBackward = "Sm90Tokens::backward";
 
-/// Items of the query heads that share a list.
+/// WorkTiles of the query heads that share a list.
 int32_t parts_of(const AttnShape& shape) {
   return (shape.num_heads_q / shape.num_heads_kv + tokens::kMostRows - 1) / tokens::kMostRows;
 }
@@ -86,11 +86,11 @@ tokens::Params params_of(const AttnShape& shape, const TokenIndices& indices, co
   params.num_heads_kv = shape.num_heads_kv;
   params.heads_per_kv = shape.num_heads_q / shape.num_heads_kv;
   params.parts = parts_of(shape);
-  params.num_items = static_cast<int32_t>(shape.seqlen_q * shape.num_heads_kv * params.parts);
+  params.num_work_tiles = static_cast<int32_t>(shape.seqlen_q * shape.num_heads_kv * params.parts);
   const float scale = args.options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(shape.head_dim)));
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
   constexpr float kSlackLog2 = 8.0f;  // probabilities up to 2^8: float16 holds them, and float32 their sums
-  params.slack = kSlackLog2 / params.scale_log2;
+  params.rescale_threshold = kSlackLog2 / params.scale_log2;
   params.out_is_float32 = args.out.dtype == DType::kFloat32;
   return params;
 }

@@ -44,7 +44,7 @@ inline std::vector<Case> cases() {
       {"documents", shape_of(700, 700, 2, 2), documents(), 3, 132},
       {"short", shape_of(70, 400, 8, 1), short_slices(), 2, 132},
       {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
-      {"pieces", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
+      {"head_splits", shape_of(640, 128, 8, 1), {AttnSlice::full({0, 640}, {0, 128})}, 5, 16},
       {"pieces of two and three heads", shape_of(200, 256, 5, 1), {AttnSlice::causal({0, 200}, {0, 256})}, 3, 4},
   };
 }
@@ -72,7 +72,7 @@ inline std::vector<Case> any_dim_cases() {
        .multiprocessors = 132,
        .gradients = DType::kFloat32,
        .accumulate = true},
-      {.name = "pieces",
+      {.name = "head_splits",
        .shape = shape_of(320, 128, 8, 1),
        .slices = {AttnSlice::full({0, 320}, {0, 128})},
        .blocks = 5,

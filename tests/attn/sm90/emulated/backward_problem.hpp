@@ -11,9 +11,9 @@
 #include <string>
 
 #include "attn/cpu/random_attention.hpp"
-#include "attn/sm90/backward/edges.cuh"
 #include "attn/sm90/backward/kernel.cuh"
 #include "attn/sm90/backward/large_kernel.cuh"
+#include "attn/sm90/backward/pre_posts.cuh"
 #include "attn/sm90/emulated/backward_cases.hpp"
 #include "attn/sm90/emulated/spread_rows.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
@@ -66,29 +66,29 @@ inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::Work
   const auto end = static_cast<int32_t>(shape.seqlen_q);
   work.covered_queries.resize(static_cast<size_t>(layout.num_q_tiles()), ~uint64_t{0});
   work.q_tiles.resize(static_cast<size_t>(layout.num_q_tiles()), {end, end});
-  params.items = reinterpret_cast<schedule::Item*>(begin + layout.backward_items());
-  params.runs = reinterpret_cast<TileRun*>(begin + layout.backward_runs());
-  params.run_tiles = reinterpret_cast<schedule::RunTiles*>(begin + layout.run_tiles());
+  params.work_tiles = reinterpret_cast<schedule::WorkTile*>(begin + layout.backward_work_tiles());
+  params.runs = reinterpret_cast<TileRange*>(begin + layout.backward_runs());
+  params.run_tiles = reinterpret_cast<schedule::RangeQueryTiles*>(begin + layout.run_tiles());
   params.q_tiles = reinterpret_cast<schedule::QueryTile*>(begin + layout.q_tiles());
   params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
   params.covered_queries = all_see ? nullptr : reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
-  params.turn_segments = reinterpret_cast<schedule::TurnSegment*>(begin + layout.turn_segments());
+  params.dq_order_segments = reinterpret_cast<schedule::DqOrderSegment*>(begin + layout.dq_order_segments());
   params.facts = reinterpret_cast<schedule::BackwardFacts*>(begin + layout.facts());
-  params.num_items = -1;
-  params.walk = {!work.walk.descending, !work.walk.heads_inside};
+  params.num_work_tiles = -1;
+  params.walk = {!work.walk.descending, !work.walk.heads_innermost};
   params.zeroed_sums = !work.zeroed_sums;
   return image;
 }
 
 /// A kernel of one block for each head and query tile.
 template <typename Kernel>
-void run_edge(const sm90::backward::EdgeParams& params, const Order& order, const Kernel& kernel) {
+void run_edge(const sm90::backward::PrePostParams& params, const Order& order, const Kernel& kernel) {
   const auto blocks = static_cast<uint32_t>(std::max(params.num_heads_q * params.num_q_tiles, 1));
-  emulated::run_one_by_one({blocks, sm90::backward::kEdgeThreads, order}, [&] { kernel(params); });
+  emulated::run_one_by_one({blocks, sm90::backward::kPrePostThreads, order}, [&] { kernel(params); });
 }
 
 template <typename Traits>
-void run_before(const sm90::backward::EdgeParams& params, const Order& order) {
+void run_before(const sm90::backward::PrePostParams& params, const Order& order) {
   using Element = typename Traits::Element;
   if constexpr (Traits::kAnyDim) {
     run_edge(params, order, sm90::backward::before_any_dim_kernel<Element, Traits::kDimQk, Traits::kDimV>);
@@ -97,7 +97,7 @@ void run_before(const sm90::backward::EdgeParams& params, const Order& order) {
   }
 }
 template <typename Traits>
-void run_after(const sm90::backward::EdgeParams& params, const Order& order) {
+void run_after(const sm90::backward::PrePostParams& params, const Order& order) {
   using Element = typename Traits::Element;
   if (params.num_q_tiles == 0) return;
   if constexpr (Traits::kAnyDim) {
@@ -107,9 +107,9 @@ void run_after(const sm90::backward::EdgeParams& params, const Order& order) {
   }
 }
 
-/// `num_slabs`: of piece_turns. `send` makes ready, for each kernel by itself, what comes while it runs.
+/// `num_accum_tiles`: of split_semaphore. `send` makes ready, for each kernel by itself, what comes while it runs.
 template <typename Traits, typename Send>
-void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t blocks, const Order& order,
+void run_main(const sm90::backward::Params& params, int num_accum_tiles, uint32_t blocks, const Order& order,
               const Send& send) {
   using namespace sm90::backward;
   if constexpr (Traits::kShape.backward_split) {
@@ -121,7 +121,7 @@ void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t bloc
     static_assert(sizeof(Smem<DvTraits>) <= emulated::kSharedBytes && sizeof(Smem<DkTraits>) <= emulated::kSharedBytes);
     Params of_dv = params;
     ++of_dv.ticket;
-    of_dv.piece_turns += num_slabs / 2;
+    of_dv.split_semaphore += num_accum_tiles / 2;
     emulated::run({blocks, Traits::kThreads, order, 0, 0, send()}, [&] { large_kernel<DvTraits>(of_dv); });
     emulated::run({blocks, Traits::kThreads, order, 0, 0, send()}, [&] { large_kernel<DkTraits>(params); });
   } else if constexpr (Traits::kShape.backward_large) {
@@ -135,31 +135,31 @@ void run_main(const sm90::backward::Params& params, int num_slabs, uint32_t bloc
 }
 
 /// Of the kernels before and after, around that of `params`, whose lists are there.
-inline void fill_edge(sm90::backward::EdgeParams& edge, RandomAttention& r, const sm90::backward::Params& params,
+inline void fill_edge(sm90::backward::PrePostParams& pre_post, RandomAttention& r, const sm90::backward::Params& params,
                       float lse_factor) {
-  edge.q_tiles = params.q_tiles;
-  edge.out = r.out_view().data;
-  edge.dout = r.dout_view().data;
-  edge.lse = r.lse.data();
-  edge.covered_queries = params.covered_queries;
-  edge.dq = r.dq_view().data;
-  edge.out_row_stride = r.out_view().row_stride;
-  edge.out_head_stride = r.out_view().head_stride;
-  edge.dout_row_stride = r.dout_view().row_stride;
-  edge.dout_head_stride = r.dout_view().head_stride;
-  edge.dq_row_stride = r.dq_view().row_stride;
-  edge.dq_head_stride = r.dq_view().head_stride;
-  edge.num_heads_q = r.config.shape.num_heads_q;
-  edge.num_q_tiles = params.num_q_tiles;
-  edge.softmax_scale = static_cast<float>(r.problem.scale);
-  edge.lse_factor = lse_factor;
-  edge.out_float32 = r.config.out_dtype == DType::kFloat32;
-  edge.dq_type =
+  pre_post.q_tiles = params.q_tiles;
+  pre_post.out = r.out_view().data;
+  pre_post.dout = r.dout_view().data;
+  pre_post.lse = r.lse.data();
+  pre_post.covered_queries = params.covered_queries;
+  pre_post.dq = r.dq_view().data;
+  pre_post.out_row_stride = r.out_view().row_stride;
+  pre_post.out_head_stride = r.out_view().head_stride;
+  pre_post.dout_row_stride = r.dout_view().row_stride;
+  pre_post.dout_head_stride = r.dout_view().head_stride;
+  pre_post.dq_row_stride = r.dq_view().row_stride;
+  pre_post.dq_head_stride = r.dq_view().head_stride;
+  pre_post.num_heads_q = r.config.shape.num_heads_q;
+  pre_post.num_q_tiles = params.num_q_tiles;
+  pre_post.softmax_scale = static_cast<float>(r.problem.scale);
+  pre_post.lse_factor = lse_factor;
+  pre_post.out_float32 = r.config.out_dtype == DType::kFloat32;
+  pre_post.dq_type =
       r.config.grad_dtype == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
-  edge.zeroed_sums = params.zeroed_sums;
-  edge.facts = params.facts;
-  edge.head_dim = r.config.shape.head_dim;
-  edge.head_dim_v = r.config.shape.head_dim_v;
+  pre_post.zeroed_sums = params.zeroed_sums;
+  pre_post.facts = params.facts;
+  pre_post.head_dim = r.config.shape.head_dim;
+  pre_post.head_dim_v = r.config.shape.head_dim_v;
 }
 
 inline void expect_gradients(const RandomAttention& r, const reference::DenseResult& expected, bool accumulate) {
@@ -177,14 +177,14 @@ inline void expect_gradients(const RandomAttention& r, const reference::DenseRes
 /// The lists of `work`, which must live as long.
 inline sm90::backward::Params params_of(const schedule::WorkList& work) {
   sm90::backward::Params params{};
-  params.items = work.items.data();
+  params.work_tiles = work.work_tiles.data();
   params.runs = work.runs.data();
   params.run_tiles = work.run_tiles.data();
   params.q_tiles = work.q_tiles.data();
   params.intervals = work.intervals.data();
   params.covered_queries = work.covered_queries.empty() ? nullptr : work.covered_queries.data();
-  params.turn_segments = work.turn_segments.data();
-  params.num_items = static_cast<int32_t>(work.items.size());
+  params.dq_order_segments = work.dq_order_segments.data();
+  params.num_work_tiles = static_cast<int32_t>(work.work_tiles.size());
   params.walk = work.walk;
   params.zeroed_sums = work.zeroed_sums;
   return params;
@@ -209,7 +209,7 @@ inline bool sees_whole_tiles(const schedule::WorkList& work) {
 }
 
 /// The three kernels over the lists of `params`, which are those of `work` wherever they lie. dk and dv are those of
-/// `r` unless `params` has them; `delta` as EdgeParams has it; `send` as run_main.
+/// `r` unless `params` has them; `delta` as PrePostParams has it; `send` as run_main.
 template <typename Traits, typename Send>
 void run_call(sm90::backward::Params params, const schedule::WorkList& work, RandomAttention& r, bool accumulate,
               uint32_t blocks, const Order& order, const float* delta, const Send& send) {
@@ -217,40 +217,41 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   const AttnShape& s = r.config.shape;
   const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size()) / work.num_masks;
   const auto scale = static_cast<float>(r.problem.scale);
-  const size_t num_slabs =
+  const size_t num_accum_tiles =
       static_cast<size_t>(schedule::slab_tables(s.num_heads_q, work.num_masks)) * static_cast<size_t>(num_q_tiles);
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   // Memory in which a call computes begins with anything in it.
-  std::vector<float> stats(num_slabs * kStatsFloats, kNan), sums(num_slabs * Traits::kSlabFloats, kNan);
-  std::vector<float> slabs(size_t(work.num_slabs) * kBlockN * (Traits::kDimQk + Traits::kDimV), kNan);
-  const int num_slabs_of_items = Traits::kShape.backward_split ? 2 * work.num_slabs : work.num_slabs;
-  std::vector<int32_t> turns(num_slabs * 2, -1), piece_turns(size_t(num_slabs_of_items), -1);
+  std::vector<float> stats(num_accum_tiles * kStatsFloats, kNan),
+      sums(num_accum_tiles * Traits::kAccumTileFloats, kNan);
+  std::vector<float> accum_tiles(size_t(work.num_accum_tiles) * kBlockN * (Traits::kDimQk + Traits::kDimV), kNan);
+  const int num_slabs_of_work_tiles = Traits::kShape.backward_split ? 2 * work.num_accum_tiles : work.num_accum_tiles;
+  std::vector<int32_t> dq_semaphore(num_accum_tiles * 2, -1), split_semaphore(size_t(num_slabs_of_work_tiles), -1);
   int32_t ticket[2] = {-1, -1};
-  sm90::backward::EdgeParams edge{};
-  fill_edge(edge, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
+  sm90::backward::PrePostParams pre_post{};
+  fill_edge(pre_post, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
   if (sees_whole_tiles(work)) params.covered_queries = nullptr;  // as buffers of blocks have it
-  edge.always_zeroed = sm90::adds_dq_from_registers(Traits::kDimQk, Traits::kDimV, Traits::kDeterministic);
-  edge.num_q_tiles = num_q_tiles;
-  edge.heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
-  edge.stats = stats.data();
-  edge.dq_sums = sums.data();
-  edge.ticket = ticket;
-  edge.turns = turns.data();
-  edge.piece_turns = piece_turns.data();
-  edge.accumulate_dq = accumulate;
-  if (delta != nullptr) edge.delta = delta, edge.out = nullptr, edge.out_float32 = false;
-  edge.num_slabs = num_slabs_of_items;
-  params.num_q_tiles = schedule::slab_stride(num_q_tiles, edge.heads_per_mask);
+  pre_post.always_zeroed = sm90::adds_dq_from_registers(Traits::kDimQk, Traits::kDimV, Traits::kDeterministic);
+  pre_post.num_q_tiles = num_q_tiles;
+  pre_post.heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
+  pre_post.stats = stats.data();
+  pre_post.dq_sums = sums.data();
+  pre_post.ticket = ticket;
+  pre_post.dq_semaphore = dq_semaphore.data();
+  pre_post.split_semaphore = split_semaphore.data();
+  pre_post.accumulate_dq = accumulate;
+  if (delta != nullptr) pre_post.delta = delta, pre_post.out = nullptr, pre_post.out_float32 = false;
+  pre_post.num_accum_tiles = num_slabs_of_work_tiles;
+  params.num_q_tiles = schedule::slab_stride(num_q_tiles, pre_post.heads_per_mask);
   params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
   params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
   params.k_map = emulated::rows_first_map(r.k_view(), kBlockN, kColumns);
   params.v_map = emulated::rows_first_map(r.v_view(), kBlockN, kColumns);
   params.stats = stats.data();
   params.dq_sums = sums.data();
-  params.slabs = slabs.data();
-  params.piece_turns = piece_turns.data();
+  params.accum_tiles = accum_tiles.data();
+  params.split_semaphore = split_semaphore.data();
   params.ticket = ticket;
-  params.turns = turns.data();
+  params.dq_semaphore = dq_semaphore.data();
   if (params.places == nullptr) params.dk = r.dk_view().data, params.dv = r.dv_view().data;
   params.dk_row_stride = r.dk_view().row_stride;
   params.dv_row_stride = r.dv_view().row_stride;
@@ -260,13 +261,13 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
   params.cap_inner = Traits::kSoftcap ? scale / r.config.softcap : scale;
   params.cap_outer = (Traits::kSoftcap ? r.config.softcap : 1.0f) * std::numbers::log2e_v<float>;
-  params.dkv_type = edge.dq_type;
+  params.dkv_type = pre_post.dq_type;
   params.accumulate_dkv = accumulate;
   params.head_dim = s.head_dim;
   params.head_dim_v = s.head_dim_v;
-  run_before<Traits>(edge, order);
-  run_main<Traits>(params, num_slabs_of_items, blocks, order, send);
-  run_after<Traits>(edge, order);
+  run_before<Traits>(pre_post, order);
+  run_main<Traits>(params, num_slabs_of_work_tiles, blocks, order, send);
+  run_after<Traits>(pre_post, order);
 }
 template <typename Traits>
 void run_call(const sm90::backward::Params& params, const schedule::WorkList& work, RandomAttention& r, bool accumulate,

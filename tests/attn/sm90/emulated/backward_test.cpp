@@ -35,7 +35,7 @@ void expect_options_close() {
 TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
 TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
-// Turns of lists that a GPU builds follow its own dealing: packs in pieces of unequal lengths, one nested group in
+// PingPong of lists that a GPU builds follow its own dealing: packs in pieces of unequal lengths, one nested group in
 // sections, blocks that share queries.
 TEST(Sm90EmulatedBackward, DeterministicCallsDealtByRule) {
   using Traits = sm90::backward::Traits<__nv_bfloat16, 64, false, true>;
@@ -69,7 +69,7 @@ TEST(Sm90EmulatedBackward, BlocksThatWholeTilesSee) {
 
 // As many calls with a MaskBuffer have them: their grid does not follow the mask. A CTA that stopped at once read what
 // its second step adds to before that was written.
-TEST(Sm90EmulatedBackward, CtasWithoutItemsStop) {
+TEST(Sm90EmulatedBackward, CtasWithoutWorkTilesStop) {
   using Traits = sm90::backward::Traits<__nv_bfloat16, 64, false, true>;
   const Case c{"one item", shape_of(64, 128, 1, 1), {AttnSlice::full({0, 64}, {0, 128})}, 4, 132};
   for (int i = 0; i < 40; ++i) expect_close<Traits, Traits>(c, 64, 64, emulated::order(i));

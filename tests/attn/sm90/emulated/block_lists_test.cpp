@@ -97,25 +97,25 @@ void run_passes(RandomHeads& r, const BlockCase& c, const BlockChoice& choice, c
   const auto run_forward = [&]<class Traits>() {
     int32_t counters[2] = {0, 0};
     typename Traits::Params params = emulated_forward::params_of<Traits>(r.all, counters);
-    params.items = reinterpret_cast<const TileItem*>(image + layout.forward_items());
-    params.item_groups = named ? reinterpret_cast<const int32_t*>(image + layout.item_groups()) : nullptr;
-    params.runs = reinterpret_cast<const TileRun*>(image + layout.runs());
+    params.work_tiles = reinterpret_cast<const MaskTile*>(image + layout.forward_work_tiles());
+    params.work_tile_groups = named ? reinterpret_cast<const int32_t*>(image + layout.work_tile_groups()) : nullptr;
+    params.runs = reinterpret_cast<const TileRange*>(image + layout.runs());
     params.groups = reinterpret_cast<const int32_t*>(image);
-    params.num_items = static_cast<int32_t>(layout.num_items(0));
+    params.num_work_tiles = static_cast<int32_t>(layout.num_work_tiles(0));
     params.num_groups = named ? 1 : layout.num_head_groups();
     params.groups_per_section = named ? 1 : layout.forward_section();
     emulated::run({3, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
   };
-  if constexpr (sm90::aligns_items(kHeadDim, kHeadDim)) {
+  if constexpr (sm90::aligns_work_tiles(kHeadDim, kHeadDim)) {
     if (c.forward) run_forward.template operator()<sm90::AlignedTraitsOf<__nv_bfloat16, kHeadDim, false>>();
   }
   if (!c.forward) run_forward.template operator()<sm90::GatheredTraitsOf<__nv_bfloat16, kHeadDim, false>>();
   between();
   emulated_query_backward::run_call<__nv_bfloat16, kHeadDim>(
       r.all,
-      {reinterpret_cast<const schedule::GroupItem*>(image + layout.backward_items()),
+      {reinterpret_cast<const schedule::GroupWorkTile*>(image + layout.backward_work_tiles()),
        reinterpret_cast<const int32_t*>(image), reinterpret_cast<const schedule::RowBits*>(image),
-       static_cast<int32_t>(layout.num_items(1)), named, layout.backward_section()},
+       static_cast<int32_t>(layout.num_work_tiles(1)), named, layout.backward_section()},
       3, nullptr, order);
 }
 
@@ -176,7 +176,7 @@ void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_hos
                                   << choice.of_groups[0].causal << ", of the host " << of_host);
   BuiltBlocks images(c);
   const schedule::BlockImageLayout& layout = images.layout();
-  ASSERT_TRUE(layout.keys_rest());
+  ASSERT_TRUE(layout.kv_stationary());
   RandomHeads r = make_heads(c, kHeadDim, choice);
   if (of_host) {
     std::vector<schedule::BlockMask> masks;
@@ -190,14 +190,14 @@ void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_hos
   const std::byte* const image = images.image();
   schedule::WorkList sizes;
   sizes.q_tiles.resize(static_cast<size_t>(keys.num_q_tiles()));
-  sizes.num_slabs = static_cast<int32_t>(keys.num_slabs());
+  sizes.num_accum_tiles = static_cast<int32_t>(keys.num_accum_tiles());
   sm90::backward::Params params{};
-  params.items = reinterpret_cast<const schedule::Item*>(image + keys.items());
-  params.runs = reinterpret_cast<const TileRun*>(image + keys.runs());
-  params.run_tiles = reinterpret_cast<const schedule::RunTiles*>(image + keys.run_tiles());
+  params.work_tiles = reinterpret_cast<const schedule::WorkTile*>(image + keys.work_tiles());
+  params.runs = reinterpret_cast<const TileRange*>(image + keys.runs());
+  params.run_tiles = reinterpret_cast<const schedule::RangeQueryTiles*>(image + keys.run_tiles());
   params.q_tiles = reinterpret_cast<const schedule::QueryTile*>(image + keys.q_tiles());
   params.intervals = reinterpret_cast<const RowInterval*>(image);
-  params.num_items = keys.dealing().num_items();
+  params.num_work_tiles = keys.dealing().num_work_tiles();
   params.walk = keys.walk();
   params.zeroed_sums = true;
   emulated_backward::fill_results(r.all, r.expected);

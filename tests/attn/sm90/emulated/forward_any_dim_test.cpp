@@ -31,7 +31,7 @@ TEST(Sm90EmulatedForward, AgreesWithFloat64InClass192And128) {
   expect_any_dim_close<192, 128>(136, 104);
   expect_any_dim_close<192, 128>(160, 40);
 }
-TEST(Sm90EmulatedForward, AgreesWithFloat64InClass192And128OfManyItems) {
+TEST(Sm90EmulatedForward, AgreesWithFloat64InClass192And128OfManyWorkTiles) {
   expect_any_dim_close<192, 128, sm90::ManyForwardTraits>(192, 128);
   expect_any_dim_close<192, 128, sm90::ManyForwardTraits>(160, 40);
 }

@@ -20,8 +20,8 @@
 #include "attn/sm90/forward/kernel.cuh"
 #include "schedule/arrival_order.hpp"
 #include "schedule/gather_runs.hpp"
+#include "schedule/kv_splits.hpp"
 #include "schedule/mask_image.hpp"
-#include "schedule/query_parts.hpp"
 #include "schedule/tile_list.hpp"
 #include "support/relative_error.hpp"
 
@@ -114,7 +114,7 @@ inline void expect_results(const RandomAttention& r, const reference::DenseResul
 template <typename Traits>
 int packed_heads(const AttnShape& s) {
   const int group = s.num_heads_q / s.num_heads_kv;
-  return Traits::kAnyPack ? group : 1 << std::countr_zero(static_cast<unsigned>(group));
+  return Traits::kAnyGqaRatio ? group : 1 << std::countr_zero(static_cast<unsigned>(group));
 }
 
 /// What a call says of tensors and options, without lists.
@@ -156,7 +156,7 @@ typename Traits::Params params_of(RandomAttention& r, int32_t* counters) {
   params.softcap = r.config.softcap;
   params.inner_scale = Traits::kSoftcap ? params.softmax_scale / params.softcap : 0.0f;
   params.exp_scale = (Traits::kSoftcap ? 1.0f : params.softmax_scale) * std::numbers::log2e_v<float>;
-  params.slack = 8.0f / params.exp_scale;
+  params.rescale_threshold = 8.0f / params.exp_scale;
   params.head_dim_v = s.head_dim_v;
   return params;
 }
@@ -167,7 +167,7 @@ TileList tiles_of(const std::vector<AttnSlice>& slices, const AttnShape& s, int 
   return schedule::build_tile_list(
       slices, s.seqlen_q, s.seqlen_k,
       {Traits::kBlockM / packed_heads<Traits>(s),
-       sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kItems), false, anew_every});
+       sm90::forward_tile_keys(s.head_dim, s.head_dim_v, false, Traits::kWorkTiles), false, anew_every});
 }
 
 template <typename Traits>
@@ -205,7 +205,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> part_out, part_lse, max_logits(static_cast<size_t>(s.num_heads_q), -INFINITY);
   if (c.part_steps > 0) {
-    parts = schedule::cut_items(tiles, c.part_steps);
+    parts = schedule::cut_work_tiles(tiles, c.part_steps);
     ASSERT_FALSE(parts->tiles.empty());
     tiles = parts->list;
     part_lse.assign(static_cast<size_t>(parts->num_rows * s.num_heads_q), kNan);
@@ -218,7 +218,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   if constexpr (Traits::kGathered) {
     gathered = schedule::gather_runs(tiles);
     ASSERT_TRUE(gathered.has_value());
-    tiles.items = gathered->items;
+    tiles.work_tiles = gathered->work_tiles;
     tiles.runs = gathered->runs;
     params.groups = gathered->groups.data();
     for (const int large : {0, 1}) {
@@ -230,10 +230,10 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   }
   if (c.max_logits) {
     params.max_logits = max_logits.data();
-    if (!Traits::kSoftcap) params.slack = 0.0f;
+    if (!Traits::kSoftcap) params.rescale_threshold = 0.0f;
   }
   params.accumulate = c.accumulate;
-  params.items = tiles.items.data();
+  params.work_tiles = tiles.work_tiles.data();
   params.runs = tiles.runs.data();
   params.intervals = tiles.intervals.data();
   ImageMemory image;
@@ -244,11 +244,11 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     layout.check(tiles, {});
     std::byte* const begin = image.allocate(layout.bytes());
     EXPECT_LE(layout.write(begin, tiles, {}), layout.bytes());
-    params.items = reinterpret_cast<TileItem*>(begin + layout.forward_items());
-    params.runs = reinterpret_cast<TileRun*>(begin + layout.forward_runs());
+    params.work_tiles = reinterpret_cast<MaskTile*>(begin + layout.forward_work_tiles());
+    params.runs = reinterpret_cast<TileRange*>(begin + layout.forward_runs());
     params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
   }
-  params.num_items = static_cast<int32_t>(tiles.items.size());
+  params.num_work_tiles = static_cast<int32_t>(tiles.work_tiles.size());
   if (c.late != LateKind::kNone) events = c.late == LateKind::kCome ? peer.send() : peer.fail();
   emulated::run({2, Traits::kThreads, order, 0, 0, events}, [&] { sm90::forward_kernel<Traits>(params); });
   EXPECT_EQ(counters[0], 0);

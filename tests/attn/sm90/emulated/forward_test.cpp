@@ -136,7 +136,7 @@ TEST(Sm90EmulatedForward, FetchesRunsHeadDim128) {
   emulated::in_orders(0, block_cases(), close);
 }
 
-/// Items that begin with the blocks, whose last ones have rows for two or one of three warpgroups.
+/// WorkTiles that begin with the blocks, whose last ones have rows for two or one of three warpgroups.
 template <bool kSoftcap>
 void expect_aligned_close(int first) {
   emulated::in_orders(first, block_cases(), [](const Case& c, const Order& order) {
@@ -148,8 +148,8 @@ void expect_aligned_close(int first) {
     expect_close<Traits>(aligned, 64, 64, order);
   });
 }
-TEST(Sm90EmulatedForward, ItemsThatBeginWithBlocks) { expect_aligned_close<false>(0); }
-TEST(Sm90EmulatedForward, ItemsThatBeginWithBlocksWithSoftcap) { expect_aligned_close<true>(1); }
+TEST(Sm90EmulatedForward, WorkTilesThatBeginWithBlocks) { expect_aligned_close<false>(0); }
+TEST(Sm90EmulatedForward, WorkTilesThatBeginWithBlocksWithSoftcap) { expect_aligned_close<true>(1); }
 
 TEST(Sm90EmulatedForward, GathersBlocksHeadDim64) { expect_blocks_close<64, false>(1); }
 TEST(Sm90EmulatedForward, GathersBlocksWithSoftcapHeadDim64) { expect_blocks_close<64, true>(0); }

@@ -56,12 +56,12 @@ template <typename Traits>
 void run_forward(RandomAttention& r, const schedule::HeadLists& lists, const Order& order) {
   int32_t counters[2] = {0, 0};
   typename Traits::Params params = emulated_forward::params_of<Traits>(r, counters);
-  params.items = lists.items.data();
-  params.item_groups = lists.item_groups.data();
+  params.work_tiles = lists.work_tiles.data();
+  params.work_tile_groups = lists.work_tile_groups.data();
   params.runs = lists.runs.data();
   params.intervals = lists.intervals.data();
   if constexpr (Traits::kGathered) params.groups = lists.key_groups.data();
-  params.num_items = static_cast<int32_t>(lists.items.size());
+  params.num_work_tiles = static_cast<int32_t>(lists.work_tiles.size());
   params.num_groups = params.groups_per_section = 1;
   emulated::run({3, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
   EXPECT_EQ(counters[0] + counters[1], 0);
@@ -72,10 +72,10 @@ void run_forward_of_group(RandomAttention& r, const Order& order) {
   const TileList tiles = emulated_forward::tiles_of<Traits>(r.slices, r.config.shape);
   int32_t counters[2] = {0, 0};
   typename Traits::Params params = emulated_forward::params_of<Traits>(r, counters);
-  params.items = tiles.items.data();
+  params.work_tiles = tiles.work_tiles.data();
   params.runs = tiles.runs.data();
   params.intervals = tiles.intervals.data();
-  params.num_items = static_cast<int32_t>(tiles.items.size());
+  params.num_work_tiles = static_cast<int32_t>(tiles.work_tiles.size());
   emulated::run({2, Traits::kThreads, order}, [&] { sm90::forward_kernel<Traits>(params); });
 }
 

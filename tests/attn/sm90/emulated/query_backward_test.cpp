@@ -77,7 +77,7 @@ schedule::GroupList list_of(const std::vector<std::vector<AttnSlice>>& masks, co
   const int pack = s.num_heads_q / s.num_heads_kv;
   std::vector<schedule::GroupList> lists;
   for (const std::vector<AttnSlice>& slices : masks) {
-    std::optional<schedule::GroupList> list = schedule::group_items(
+    std::optional<schedule::GroupList> list = schedule::group_work_tiles(
         schedule::build_tile_list(slices, s.seqlen_q, s.seqlen_k, {query::kRows / pack, query::kKeys}));
     EXPECT_TRUE(list.has_value());
     lists.push_back(std::move(list).value_or(schedule::GroupList()));
@@ -89,11 +89,11 @@ schedule::GroupList list_of(const std::vector<std::vector<AttnSlice>>& masks, co
 template <typename Element, int kHeadDim>
 void run_call(RandomAttention& r, const schedule::GroupList& list, const Case& c, const float* delta,
               const Order& order) {
-  const bool named = !list.items.empty() && list.items[0].head_group >= 0;
+  const bool named = !list.work_tiles.empty() && list.work_tiles[0].head_group >= 0;
   emulated_query_backward::run_call<Element, kHeadDim>(
       r,
-      {list.items.data(), list.groups.data(), list.masks.empty() ? nullptr : list.masks[0].keys,
-       static_cast<int32_t>(list.items.size()), named, c.groups_per_section},
+      {list.work_tiles.data(), list.groups.data(), list.masks.empty() ? nullptr : list.masks[0].keys,
+       static_cast<int32_t>(list.work_tiles.size()), named, c.groups_per_section},
       c.blocks, delta, order);
 }
 

@@ -8,9 +8,9 @@
 #include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "attn/sm90/token_backward/collect.cuh"
-#include "attn/sm90/token_backward/edges.cuh"
 #include "attn/sm90/token_backward/kernel.cuh"
 #include "attn/sm90/token_backward/lists.cuh"
+#include "attn/sm90/token_backward/pre_posts.cuh"
 #include "attn/token_gradients.hpp"
 
 namespace tangram::test {
@@ -21,9 +21,9 @@ using emulated::Order;
 
 struct Case {
   TokenCase tokens;
-  uint32_t blocks;                // of the grid
-  int32_t parts_of = 1000;        // items
-  int32_t tokens_of_item = 1000;  // at most
+  uint32_t blocks;                     // of the grid
+  int32_t parts_of = 1000;             // items
+  int32_t tokens_of_work_tile = 1000;  // at most
 };
 
 /// The head dimension and dtype are those of the kernel.
@@ -69,37 +69,38 @@ std::vector<int32_t> counts_of(const reference::TokenProblem& p) {
   return counts;
 }
 
-token::EdgeParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts, int32_t tokens) {
+token::PrePostParams edge_of(RandomTokens& r, const std::vector<int32_t>& counts, int32_t tokens) {
   const AttnShape& s = r.shape;
   const AttnBackwardArgs args = r.backward_args();
-  token::EdgeParams edge{};
-  edge.out = args.out.data, edge.dout = args.dout.data, edge.lse = args.lse, edge.counts = counts.data();
-  edge.dk = args.dk.data, edge.dv = args.dv.data;
-  edge.out_row_stride = args.out.row_stride, edge.out_head_stride = args.out.head_stride;
-  edge.dout_row_stride = args.dout.row_stride, edge.dout_head_stride = args.dout.head_stride;
-  edge.dk_row_stride = args.dk.row_stride, edge.dk_head_stride = args.dk.head_stride;
-  edge.dv_row_stride = args.dv.row_stride, edge.dv_head_stride = args.dv.head_stride;
-  edge.packing = token::packing_of(s.num_heads_q / s.num_heads_kv);
-  edge.packing.tokens = std::min(edge.packing.tokens, tokens);
-  edge.seqlen_q = static_cast<int32_t>(s.seqlen_q), edge.seqlen_k = static_cast<int32_t>(s.seqlen_k);
-  edge.num_heads_kv = s.num_heads_kv;
-  edge.items_per_group = (edge.seqlen_q + edge.packing.tokens - 1) / edge.packing.tokens;
-  edge.softmax_scale = static_cast<float>(r.problem.scale);
-  edge.out_float32 = args.out.dtype == DType::kFloat32;
-  edge.dkv_type = args.dk.dtype == DType::kFloat32 ? token::GradType::kFloat32 : token::GradType::kInput;
-  return edge;
+  token::PrePostParams pre_post{};
+  pre_post.out = args.out.data, pre_post.dout = args.dout.data, pre_post.lse = args.lse,
+  pre_post.counts = counts.data();
+  pre_post.dk = args.dk.data, pre_post.dv = args.dv.data;
+  pre_post.out_row_stride = args.out.row_stride, pre_post.out_head_stride = args.out.head_stride;
+  pre_post.dout_row_stride = args.dout.row_stride, pre_post.dout_head_stride = args.dout.head_stride;
+  pre_post.dk_row_stride = args.dk.row_stride, pre_post.dk_head_stride = args.dk.head_stride;
+  pre_post.dv_row_stride = args.dv.row_stride, pre_post.dv_head_stride = args.dv.head_stride;
+  pre_post.packing = token::packing_of(s.num_heads_q / s.num_heads_kv);
+  pre_post.packing.tokens = std::min(pre_post.packing.tokens, tokens);
+  pre_post.seqlen_q = static_cast<int32_t>(s.seqlen_q), pre_post.seqlen_k = static_cast<int32_t>(s.seqlen_k);
+  pre_post.num_heads_kv = s.num_heads_kv;
+  pre_post.work_tiles_per_group = (pre_post.seqlen_q + pre_post.packing.tokens - 1) / pre_post.packing.tokens;
+  pre_post.softmax_scale = static_cast<float>(r.problem.scale);
+  pre_post.out_float32 = args.out.dtype == DType::kFloat32;
+  pre_post.dkv_type = args.dk.dtype == DType::kFloat32 ? token::GradType::kFloat32 : token::GradType::kInput;
+  return pre_post;
 }
 
-token::ListParams lists_of(const RandomTokens& r, const token::EdgeParams& edge) {
+token::ListParams lists_of(const RandomTokens& r, const token::PrePostParams& pre_post) {
   token::ListParams lists{};
   lists.indices = r.indices.data();
-  lists.counts = edge.counts;
-  lists.packing = edge.packing;
-  lists.seqlen_q = edge.seqlen_q, lists.seqlen_k = edge.seqlen_k;
-  lists.num_heads_kv = edge.num_heads_kv;
+  lists.counts = pre_post.counts;
+  lists.packing = pre_post.packing;
+  lists.seqlen_q = pre_post.seqlen_q, lists.seqlen_k = pre_post.seqlen_k;
+  lists.num_heads_kv = pre_post.num_heads_kv;
   lists.topk = static_cast<int32_t>(r.problem.topk);
-  lists.capacity = std::min(edge.seqlen_k, edge.packing.tokens * lists.topk);
-  lists.items_per_group = edge.items_per_group;
+  lists.capacity = std::min(pre_post.seqlen_k, pre_post.packing.tokens * lists.topk);
+  lists.work_tiles_per_group = pre_post.work_tiles_per_group;
   return lists;
 }
 
@@ -108,20 +109,20 @@ struct ListMemory {
   std::vector<int32_t> keys;
   std::vector<uint16_t> row_blocks;
   std::vector<token::ListHead> heads;
-  ListMemory(token::ListParams& lists, int32_t items, bool ordered = false)
-      : keys(static_cast<size_t>(lists.capacity * items), -7),
+  ListMemory(token::ListParams& lists, int32_t work_tiles, bool ordered = false)
+      : keys(static_cast<size_t>(lists.capacity * work_tiles), -7),
         row_blocks(keys.size(), 0x5555),
-        heads(static_cast<size_t>(items), {-7, 0x5555}) {
+        heads(static_cast<size_t>(work_tiles), {-7, 0x5555}) {
     if (lists.packing.tokens == 1 && !ordered) return;
     lists.keys = keys.data(), lists.row_blocks = row_blocks.data(), lists.heads = heads.data();
   }
 };
 
-token::Params params_of(RandomTokens& r, const token::EdgeParams& edge, const token::ListParams& lists) {
+token::Params params_of(RandomTokens& r, const token::PrePostParams& pre_post, const token::ListParams& lists) {
   const AttnBackwardArgs args = r.backward_args();
   token::Params params{};
   const auto map_of = [&](HostTensor& tensor) {
-    return emulated::heads_first_map(RandomTokens::part(tensor, r.shape.num_heads_q), 1, edge.packing.heads, 1,
+    return emulated::heads_first_map(RandomTokens::part(tensor, r.shape.num_heads_q), 1, pre_post.packing.heads, 1,
                                      emulated::Columns::kPanels);
   };
   params.q_map = map_of(r.q);
@@ -133,14 +134,14 @@ token::Params params_of(RandomTokens& r, const token::EdgeParams& edge, const to
     params.key_row_bytes[i] = static_cast<int32_t>(views[i]->row_stride * 2);
   }
   params.lists = lists;
-  params.stats = edge.stats;
-  params.dk_sums = edge.dk_sums;
-  params.dv_sums = edge.dk_sums + int64_t{edge.num_heads_kv} * edge.seqlen_k * r.shape.head_dim;
+  params.stats = pre_post.stats;
+  params.dk_sums = pre_post.dk_sums;
+  params.dv_sums = pre_post.dk_sums + int64_t{pre_post.num_heads_kv} * pre_post.seqlen_k * r.shape.head_dim;
   params.dq = args.dq.data;
   params.dq_row_stride = args.dq.row_stride, params.dq_head_stride = args.dq.head_stride;
-  params.softmax_scale = edge.softmax_scale;
-  params.scale_log2 = edge.softmax_scale * std::numbers::log2e_v<float>;
-  params.dq_type = edge.dkv_type;
+  params.softmax_scale = pre_post.softmax_scale;
+  params.scale_log2 = pre_post.softmax_scale * std::numbers::log2e_v<float>;
+  params.dq_type = pre_post.dkv_type;
   return params;
 }
 
@@ -150,23 +151,23 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
   constexpr int kHeadDim = Traits::kHeadDim;
   static_assert(sizeof(typename Traits::SmemType) <= emulated::kSharedBytes);
   const std::vector<int32_t> counts = counts_of(r.problem);
-  token::EdgeParams edge = edge_of(r, counts, c.tokens_of_item);
-  const int32_t items = edge.items_per_group * edge.num_heads_kv * edge.packing.parts,
-                in_part = std::min(c.parts_of, items);
-  token::ListParams lists = lists_of(r, edge);
+  token::PrePostParams pre_post = edge_of(r, counts, c.tokens_of_work_tile);
+  const int32_t work_tiles = pre_post.work_tiles_per_group * pre_post.num_heads_kv * pre_post.packing.parts,
+                in_part = std::min(c.parts_of, work_tiles);
+  token::ListParams lists = lists_of(r, pre_post);
   const bool has_lists = Traits::kOrdered || lists.packing.tokens > 1;
   const ListMemory memory(lists, in_part, Traits::kOrdered);
   // Memory in which a call computes begins with anything in it.
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  std::vector<float> sums(static_cast<size_t>(2 * edge.num_heads_kv * edge.seqlen_k * kHeadDim), kNan);
-  std::vector<float> stats(static_cast<size_t>(items) * token::kStatsFloats, kNan);
-  edge.num_parts = (items + in_part - 1) / in_part;
-  std::vector<int32_t> tickets(static_cast<size_t>(edge.num_parts), -1);
-  edge.stats = stats.data(), edge.dk_sums = sums.data(), edge.tickets = tickets.data();
-  std::vector<uint8_t> nans(static_cast<size_t>(2 * edge.num_heads_kv * ((edge.seqlen_k + 7) / 8)), 0x5a);
-  if (has_lists) edge.nans = nans.data();
-  lists.nans = edge.nans;
-  token::Params params = params_of(r, edge, lists);
+  std::vector<float> sums(static_cast<size_t>(2 * pre_post.num_heads_kv * pre_post.seqlen_k * kHeadDim), kNan);
+  std::vector<float> stats(static_cast<size_t>(work_tiles) * token::kStatsFloats, kNan);
+  pre_post.num_parts = (work_tiles + in_part - 1) / in_part;
+  std::vector<int32_t> tickets(static_cast<size_t>(pre_post.num_parts), -1);
+  pre_post.stats = stats.data(), pre_post.dk_sums = sums.data(), pre_post.tickets = tickets.data();
+  std::vector<uint8_t> nans(static_cast<size_t>(2 * pre_post.num_heads_kv * ((pre_post.seqlen_k + 7) / 8)), 0x5a);
+  if (has_lists) pre_post.nans = nans.data();
+  lists.nans = pre_post.nans;
+  token::Params params = params_of(r, pre_post, lists);
   token::CollectParams collect{.sums = {params.dk_sums, params.dv_sums}};
   std::vector<float> shares[2];
   if constexpr (Traits::kOrdered) {
@@ -175,31 +176,32 @@ void run_call(RandomTokens& r, const Case& c, const Order& order) {
     collect.shares[0] = params.dk_sums, collect.shares[1] = params.dv_sums;
   }
   for (int i = 0; i < 2; ++i) {
-    edge.keys[i] = params.keys[i];
-    edge.key_head_bytes[i] = params.key_head_bytes[i], edge.key_row_bytes[i] = params.key_row_bytes[i];
+    pre_post.keys[i] = params.keys[i];
+    pre_post.key_head_bytes[i] = params.key_head_bytes[i], pre_post.key_row_bytes[i] = params.key_row_bytes[i];
   }
-  emulated::run_one_by_one({static_cast<uint32_t>(items) + 2, token::kEdgeThreads, order},
-                           [&] { token::before_kernel<Element, kHeadDim>(edge); });
-  for (int32_t part = 0; part < edge.num_parts; ++part) {
-    params.lists.first_item = part * in_part;
-    params.num_items = std::min(items - part * in_part, in_part);
+  emulated::run_one_by_one({static_cast<uint32_t>(work_tiles) + 2, token::kPrePostThreads, order},
+                           [&] { token::before_kernel<Element, kHeadDim>(pre_post); });
+  for (int32_t part = 0; part < pre_post.num_parts; ++part) {
+    params.lists.first_work_tile = part * in_part;
+    params.num_work_tiles = std::min(work_tiles - part * in_part, in_part);
     params.ticket = &tickets[static_cast<size_t>(part)];
     if (has_lists) {
-      emulated::run_one_by_one({static_cast<uint32_t>(params.num_items), token::kListThreads, order},
+      emulated::run_one_by_one({static_cast<uint32_t>(params.num_work_tiles), token::kListThreads, order},
                                [&] { token::list_kernel(params.lists); });
     }
     emulated::run({c.blocks, Traits::kThreads, order}, [&] { token::token_backward_kernel<Traits>(params); });
     if constexpr (Traits::kOrdered) {
-      collect.lists = params.lists, collect.num_items = params.num_items;
-      const auto keys = static_cast<uint32_t>(edge.num_heads_kv * edge.seqlen_k);
+      collect.lists = params.lists, collect.num_work_tiles = params.num_work_tiles;
+      const auto keys = static_cast<uint32_t>(pre_post.num_heads_kv * pre_post.seqlen_k);
       constexpr uint32_t kKeys = token::kCollectThreads / 32;  // of a CTA
       emulated::run_one_by_one({(keys + kKeys - 1) / kKeys, token::kCollectThreads, order},
                                [&] { token::collect_kernel<kHeadDim>(collect); });
     }
   }
   const auto vectors = static_cast<uint32_t>(sums.size() / 4);
-  emulated::run_one_by_one({(vectors + token::kEdgeThreads - 1) / token::kEdgeThreads, token::kEdgeThreads, order},
-                           [&] { token::after_kernel<Element, kHeadDim>(edge); });
+  emulated::run_one_by_one(
+      {(vectors + token::kPrePostThreads - 1) / token::kPrePostThreads, token::kPrePostThreads, order},
+      [&] { token::after_kernel<Element, kHeadDim>(pre_post); });
 }
 
 template <typename Traits>
@@ -294,37 +296,39 @@ TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
   const RandomTokens r = make_tokens({"", shape, 300}, 3);
   const reference::TokenProblem& p = r.problem;
   const std::vector<int32_t> counts = counts_of(p);
-  token::EdgeParams edge{};
-  edge.packing = token::packing_of(8);
-  edge.seqlen_q = 20, edge.seqlen_k = static_cast<int32_t>(p.rows_k), edge.num_heads_kv = 2, edge.items_per_group = 2;
-  edge.counts = counts.data();
-  token::ListParams lists = lists_of(r, edge);
+  token::PrePostParams pre_post{};
+  pre_post.packing = token::packing_of(8);
+  pre_post.seqlen_q = 20, pre_post.seqlen_k = static_cast<int32_t>(p.rows_k), pre_post.num_heads_kv = 2,
+  pre_post.work_tiles_per_group = 2;
+  pre_post.counts = counts.data();
+  token::ListParams lists = lists_of(r, pre_post);
   const ListMemory memory(lists, 4);
-  const int64_t bytes = (edge.seqlen_k + 7) / 8;
+  const int64_t bytes = (pre_post.seqlen_k + 7) / 8;
   std::vector<uint8_t> nans(static_cast<size_t>(4 * bytes));
   for (size_t i = 0; i < nans.size(); ++i) nans[i] = static_cast<uint8_t>(i * 37);
   lists.nans = nans.data();
   emulated::run_one_by_one({4, token::kListThreads, emulated::order(0)}, [&] { token::list_kernel(lists); });
-  for (int32_t item = 0; item < 4; ++item) {
+  for (int32_t work_tile = 0; work_tile < 4; ++work_tile) {
     std::vector<uint32_t> want(static_cast<size_t>(p.rows_k));
     uint32_t seen = 0;
-    for (int32_t i = 0; i < 16 && item % 2 * 16 + i < p.rows_q; ++i) {
-      for (const int64_t key : p.keys(item % 2 * 16 + i, item / 2)) want[static_cast<size_t>(key)] |= 1u << i;
+    for (int32_t i = 0; i < 16 && work_tile % 2 * 16 + i < p.rows_q; ++i) {
+      for (const int64_t key : p.keys(work_tile % 2 * 16 + i, work_tile / 2)) want[static_cast<size_t>(key)] |= 1u << i;
     }
-    auto at = static_cast<size_t>(item * lists.capacity);
+    auto at = static_cast<size_t>(work_tile * lists.capacity);
     for (size_t key = 0; key < want.size(); ++key) {
       if (want[key] == 0) continue;
       seen |= want[key];
       const auto bit = [&](int32_t table, int32_t value) {
-        const size_t byte = static_cast<size_t>((table * 2 + item / 2) * bytes) + key / 8;
+        const size_t byte = static_cast<size_t>((table * 2 + work_tile / 2) * bytes) + key / 8;
         return (nans[byte] >> (key % 8) & 1) * value;
       };
       const int32_t flags = bit(0, sm90::token_backward::kNanInK) + bit(1, sm90::token_backward::kNanInV);
       ASSERT_EQ(memory.keys[at], static_cast<int32_t>(key) + flags);
       ASSERT_EQ(memory.row_blocks[at++], want[key]);
     }
-    EXPECT_EQ(memory.heads[static_cast<size_t>(item)].count, static_cast<int32_t>(at) - item * lists.capacity);
-    EXPECT_EQ(memory.heads[static_cast<size_t>(item)].seen_blocks, seen);
+    EXPECT_EQ(memory.heads[static_cast<size_t>(work_tile)].count,
+              static_cast<int32_t>(at) - work_tile * lists.capacity);
+    EXPECT_EQ(memory.heads[static_cast<size_t>(work_tile)].seen_blocks, seen);
   }
 }
 

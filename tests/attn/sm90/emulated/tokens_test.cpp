@@ -60,9 +60,9 @@ void run_forward(RandomTokens& r, const std::vector<int32_t>& counts, uint32_t b
   params.num_heads_q = s.num_heads_q, params.num_heads_kv = s.num_heads_kv;
   params.heads_per_kv = s.num_heads_q / s.num_heads_kv;
   params.parts = (params.heads_per_kv + Traits::kRows - 1) / Traits::kRows;
-  params.num_items = params.seqlen_q * s.num_heads_kv * params.parts;
+  params.num_work_tiles = params.seqlen_q * s.num_heads_kv * params.parts;
   params.scale_log2 = static_cast<float>(r.problem.scale * std::numbers::log2e);
-  params.slack = 8 / params.scale_log2;
+  params.rescale_threshold = 8 / params.scale_log2;
   params.out_is_float32 = args.out.dtype == DType::kFloat32;
   static_assert(sizeof(tokens::Smem<Traits>) <= emulated::kSharedBytes);
   emulated::run({blocks, Traits::kThreads, order}, [&] { tokens::token_kernel<Traits>(params); });

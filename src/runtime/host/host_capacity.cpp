@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "runtime/host/host_room.hpp"
+#include "runtime/host/host_capacity.hpp"
 
 #include <numeric>
 #include <variant>
@@ -9,7 +9,7 @@
 
 #include "core/require.hpp"
 #include "machine/gpu_model.hpp"
-#include "schedule/buffer_room.hpp"
+#include "schedule/buffer_capacity.hpp"
 #include "schedule/builder/block_build.hpp"
 #include "schedule/key_image.hpp"
 #include "schedule/tile_list.hpp"
@@ -29,25 +29,25 @@ TileShape forward_tile(const AttnShape& shape) { return {.block_m = tile_rows(sh
 
 }  // namespace
 
-HostRoom::HostRoom(const AttnShape& shape, const MaskCapacity& capacity) : shape_(shape), capacity_(capacity) {
+HostCapacity::HostCapacity(const AttnShape& shape, const MaskCapacity& capacity) : shape_(shape), capacity_(capacity) {
   if (capacity.block_size > 0 && !schedule::fills_steps(capacity)) {
     const bool gathers = capacity.block_size % schedule::kBlockStepKeys != 0;
     blocks_.emplace(shape, tile_rows(shape), capacity, GpuModel{}, schedule::ForwardTiles{forward_tile(shape), gathers},
                     schedule::has_many_key_tiles(shape, GpuModel{}));
   } else {
-    capacity_ = schedule::room_of_lists(capacity);
+    capacity_ = schedule::list_capacity(capacity);
     lists_.emplace(shape, forward_tile(shape), kKeysFirst, capacity_);
   }
 }
 
-void HostRoom::check(std::span<const std::span<const AttnSlice>> masks) const {
+void HostCapacity::check(std::span<const std::span<const AttnSlice>> masks) const {
   if (!blocks_) return check_lists(masks[0]);
   std::vector<schedule::BlockMask> lists;
   for (const std::span<const AttnSlice> slices : masks) lists.push_back(blocks_->make(slices));
   blocks_->check(lists);
 }
 
-void HostRoom::check_lists(std::span<const AttnSlice> slices) const {
+void HostCapacity::check_lists(std::span<const AttnSlice> slices) const {
   TileList forward;
   if (capacity_.passes != AttnPasses::kBackward) {
     forward = schedule::build_tile_list(slices, shape_.seqlen_q, shape_.seqlen_k, forward_tile(shape_));
@@ -66,13 +66,13 @@ void HostRoom::check_lists(std::span<const AttnSlice> slices) const {
           kKeysFirst.block_n);
 }
 
-void HostRoom::check(const MaskData& data) const {
-  if (!blocks_) return schedule::check_room(data, shape_, capacity_);
+void HostCapacity::check(const MaskData& data) const {
+  if (!blocks_) return schedule::check_capacity(data, shape_, capacity_);
   schedule::check_is_blocks(data);
   static_cast<void>(schedule::builder::block_lists_of(*blocks_, std::get<BlockTable>(data)));
 }
 
-void HostRoom::check(const AttnBackwardArgs& args) const {
+void HostCapacity::check(const AttnBackwardArgs& args) const {
   const bool deterministic = args.options.deterministic, accumulates = args.accumulate_dq || args.accumulate_dkv;
   require(
       !blocks_ || (args.options.softcap == 0 && args.dsink == nullptr && !accumulates && !deterministic),

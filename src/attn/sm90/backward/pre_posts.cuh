@@ -12,7 +12,7 @@
 
 namespace tangram::sm90::backward {
 
-inline constexpr int kEdgeThreads = 256;
+inline constexpr int kPrePostThreads = 256;
 
 __host__ __device__ constexpr int power_of_two_from(int count) {
   return count <= 1 ? 1 : 2 * power_of_two_from((count + 1) / 2);
@@ -39,10 +39,10 @@ __device__ __forceinline__ void load_eight_floats(float (&x)[8], const float* fr
 /// Row statistics of a tile, from out, dout and lse. All loads of a thread come before anything waits for the first: in
 /// a small call this kernel is one chain of latencies.
 template <typename Element, int kDimV, bool kAnyDim>
-__device__ __forceinline__ void find_statistics(float* stats, const EdgeParams& params, const QueryTile& rows,
+__device__ __forceinline__ void find_statistics(float* stats, const PrePostParams& params, const QueryTile& rows,
                                                 uint64_t covered, int head, int thread) {
   constexpr int kLanes = power_of_two_from(kDimV / 8);  // per row
-  constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
+  constexpr int kRowsAtOnce = kPrePostThreads / kLanes;
   constexpr int kPasses = kBlockM / kRowsAtOnce;
   const int column = thread % kLanes * 8;
   const auto row_in_tile = [&](int pass) { return pass * kRowsAtOnce + thread / kLanes; };
@@ -90,7 +90,7 @@ __device__ __forceinline__ void find_statistics(float* stats, const EdgeParams& 
 }
 
 /// The same where delta is given: a thread for each row.
-__device__ __forceinline__ void copy_statistics(float* stats, const EdgeParams& params, const QueryTile& rows,
+__device__ __forceinline__ void copy_statistics(float* stats, const PrePostParams& params, const QueryTile& rows,
                                                 uint64_t covered, int head, int in_tile) {
   float lse = 0.0f, delta = 0.0f;
   if (rows.row_begin + in_tile < rows.row_end && (covered >> in_tile & 1)) {
@@ -102,12 +102,12 @@ __device__ __forceinline__ void copy_statistics(float* stats, const EdgeParams& 
   reinterpret_cast<uint4*>(stats)[in_tile] = {lse_terms.x, lse_terms.y, delta_terms.x, delta_terms.y};
 }
 
-__device__ __forceinline__ bool has_zeroed_sums(const EdgeParams& params) {
+__device__ __forceinline__ bool has_zeroed_sums(const PrePostParams& params) {
   return params.always_zeroed || (params.facts != nullptr ? params.facts->zeroed_sums : params.zeroed_sums);
 }
 
 template <typename Element, int kDimQk, int kDimV, bool kAnyDim>
-__device__ __forceinline__ void begin_call(const EdgeParams& params) {
+__device__ __forceinline__ void begin_call(const PrePostParams& params) {
   __shared__ __align__(16) float stats[kStatsFloats];
   ptx::grid_dependency_launch();
   const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
@@ -115,15 +115,16 @@ __device__ __forceinline__ void begin_call(const EdgeParams& params) {
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
   if (kIsSplit<kDimQk, kDimV> && blockIdx.x == 0 && thread == 1) params.ticket[1] = 0;
-  const auto num_threads = static_cast<int32_t>(gridDim.x * kEdgeThreads);
-  for (int32_t i = static_cast<int32_t>(blockIdx.x) * kEdgeThreads + thread; i < params.num_slabs; i += num_threads) {
-    params.piece_turns[i] = 0;
+  const auto num_threads = static_cast<int32_t>(gridDim.x * kPrePostThreads);
+  for (int32_t i = static_cast<int32_t>(blockIdx.x) * kPrePostThreads + thread; i < params.num_accum_tiles;
+       i += num_threads) {
+    params.split_semaphore[i] = 0;
   }
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const TilePlace place = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[place.tile];
   if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
-  const int64_t slab = place.slab;
+  const int64_t accum_tile = place.accum_tile;
   const uint64_t covered = params.covered_queries ? params.covered_queries[place.tile] : ~uint64_t{0};
   if (params.delta == nullptr) {
     find_statistics<Element, kDimV, kAnyDim>(stats, params, rows, covered, head, thread);
@@ -131,44 +132,44 @@ __device__ __forceinline__ void begin_call(const EdgeParams& params) {
     copy_statistics(stats, params, rows, covered, head, thread);
   }
   if (has_zeroed_sums(params)) {
-    float4* sums = reinterpret_cast<float4*>(params.dq_sums) + slab * (kBlockM * kDimQk / 4);
+    float4* sums = reinterpret_cast<float4*>(params.dq_sums) + accum_tile * (kBlockM * kDimQk / 4);
 #pragma unroll
-    for (int i = 0; i < kBlockM * kDimQk / 4 / kEdgeThreads; ++i) sums[i * kEdgeThreads + thread] = float4{};
+    for (int i = 0; i < kBlockM * kDimQk / 4 / kPrePostThreads; ++i) sums[i * kPrePostThreads + thread] = float4{};
   }
-  if (thread < 2) params.turns[slab * 2 + thread] = 0;
+  if (thread < 2) params.dq_semaphore[accum_tile * 2 + thread] = 0;
   __syncthreads();
   if (thread < kStatsFloats / 4) {
-    reinterpret_cast<float4*>(params.stats)[slab * (kStatsFloats / 4) + thread] =
+    reinterpret_cast<float4*>(params.stats)[accum_tile * (kStatsFloats / 4) + thread] =
         reinterpret_cast<const float4*>(stats)[thread];
   }
 }
 
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) before_kernel(const __grid_constant__ PrePostParams params) {
   begin_call<Element, kHeadDim, kHeadDim, false>(params);
 }
 /// For any head dimensions of the class.
 template <typename Element, int kDimQk, int kDimV>
-__global__ void __launch_bounds__(kEdgeThreads) before_any_dim_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) before_any_dim_kernel(const __grid_constant__ PrePostParams params) {
   begin_call<Element, kDimQk, kDimV, true>(params);
 }
 
 /// Reads the sums in the fragment order of Consumer::add_dq, a warp its own part.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) after_kernel(const __grid_constant__ PrePostParams params) {
   constexpr int kColumns = kHeadDim / 2;
   constexpr int kVectors = kColumns / 8;
   const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int part = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto [tile_in_tables, slab] = tile_place(params, head, tile);
+  const auto [tile_in_tables, accum_tile] = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[tile_in_tables];
   ptx::grid_dependency_wait();
   if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
-  const float4* from =
-      reinterpret_cast<const float4*>(params.dq_sums) + slab * (kBlockM * kHeadDim / 4) + part * (32 * kVectors) + lane;
-  const bool stored = has_zeroed_sums(params) || params.turns[slab * 2 + part / 4] != 0;
+  const float4* from = reinterpret_cast<const float4*>(params.dq_sums) + accum_tile * (kBlockM * kHeadDim / 4) +
+                       part * (32 * kVectors) + lane;
+  const bool stored = has_zeroed_sums(params) || params.dq_semaphore[accum_tile * 2 + part / 4] != 0;
   float sums[kColumns / 2];  // as the accumulators of a wgmma: 4j + 2r + e
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -187,18 +188,18 @@ __global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_consta
 
 /// The same for any head_dim of the class, 32 columns at a time, wherever in the slab these lie.
 template <typename Element, int kDimQk>
-__global__ void __launch_bounds__(kEdgeThreads) after_any_dim_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) after_any_dim_kernel(const __grid_constant__ PrePostParams params) {
   using Dq = DqLayout<kDimQk>;
   const int tile = static_cast<int>(blockIdx.x) / params.num_heads_q;
   const int head = static_cast<int>(blockIdx.x) - tile * params.num_heads_q;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto [tile_in_tables, slab] = tile_place(params, head, tile);
+  const auto [tile_in_tables, accum_tile] = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[tile_in_tables];
   ptx::grid_dependency_wait();
   if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
   const bool zeroed_sums = has_zeroed_sums(params);
-  const float* from = params.dq_sums + slab * (kBlockM * kDimQk) + lane * 4;
+  const float* from = params.dq_sums + accum_tile * (kBlockM * kDimQk) + lane * 4;
 #pragma unroll
   for (int quad = 0; quad < kDimQk / 32; ++quad) {
     if (quad % 2 != static_cast<int>(threadIdx.x) / 128 || quad * 32 >= params.head_dim) continue;
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kEdgeThreads) after_any_dim_kernel(const __gri
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int group = quad * 4 + i;
-      const bool stored = zeroed_sums || params.turns[slab * 2 + Dq::side_of(group)] != 0;
+      const bool stored = zeroed_sums || params.dq_semaphore[accum_tile * 2 + Dq::side_of(group)] != 0;
       const float4 x = stored ? __ldcs(reinterpret_cast<const float4*>(from + Dq::place(group, warp))) : float4{};
       sums[i * 4] = x.x, sums[i * 4 + 1] = x.y, sums[i * 4 + 2] = x.z, sums[i * 4 + 3] = x.w;
     }

@@ -10,11 +10,11 @@
 namespace tangram::sm90::backward {
 
 template <typename Traits>
-struct PieceWriter : DqWriter<Traits> {
+struct SplitWriter : DqWriter<Traits> {
   using Layout = typename Traits::Dq;
   using Base = DqWriter<Traits>;
 
-  __device__ PieceWriter(const Params& params_in, Smem<Traits>& smem_in, uint32_t warpgroup_in)
+  __device__ SplitWriter(const Params& params_in, Smem<Traits>& smem_in, uint32_t warpgroup_in)
       : Base{params_in, smem_in, warpgroup_in} {}
 
   __device__ __forceinline__ void run() {
@@ -27,22 +27,22 @@ struct PieceWriter : DqWriter<Traits> {
       int32_t turn = 0;
 #pragma unroll 1
       for (uint32_t p = 0; p < Layout::kPieces; ++p) {
-        const uint32_t piece = step * Layout::kPieces + p, slot = piece % Traits::kDqSlots;
-        ptx::mbarrier_wait(&smem.dq_full[warpgroup][slot], piece / Traits::kDqSlots % 2);
+        const uint32_t head_split = step * Layout::kPieces + p, slot = head_split % Traits::kDqSlots;
+        ptx::mbarrier_wait(&smem.dq_full[warpgroup][slot], head_split / Traits::kDqSlots % 2);
         const DqTarget target = smem.dq_target[step % Traits::kDqTargets];
-        if (target.slab == kDqStop) {
+        if (target.accum_tile == kDqStop) {
           ptx::tma_store_wait<0>();
           return;
         }
-        if (target.slab != kDqNothing) {
+        if (target.accum_tile != kDqNothing) {
           if (p == 0) {
-            count = params.turns + int64_t{target.slab} * 2 + warpgroup;
-            turn = params.turn_segments[target.segment].turn;
+            count = params.dq_semaphore + int64_t{target.accum_tile} * 2 + warpgroup;
+            turn = params.dq_order_segments[target.segment].turn;
             this->await_turn(count, turn);
             first = turn == 0 && !smem.facts.zeroed_sums;
             ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
           }
-          float* sums = params.dq_sums + int64_t{target.slab} * Traits::kSlabFloats +
+          float* sums = params.dq_sums + int64_t{target.accum_tile} * Traits::kAccumTileFloats +
                         Layout::column_piece(warpgroup, p) * Layout::kPieceFloats;
           Base::add(sums, smem.dq[warpgroup][slot], Layout::kPieceFloats, first);
         }

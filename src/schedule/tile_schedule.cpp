@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/dealing.hpp"
+#include "schedule/tile_schedule.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,57 +12,58 @@
 #include <queue>
 #include <utility>
 
-#include "schedule/dealing_forms.hpp"
-#include "schedule/dealing_rule.hpp"
 #include "schedule/makespan.hpp"
+#include "schedule/tile_schedule_candidates.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 
 namespace tangram::schedule {
 namespace {
 
 struct Choice {
-  Dealing how;
+  TileSchedule how;
   double cost;  // steps
 };
 
 /// Of the order of tiles as it is.
 Choice choose_form(const Setting& in, double spread, bool deterministic) {
-  const ItemKind kind = kind_of(in.extents, spread);
+  const ScheduleClass kind = kind_of(in.extents, spread);
   const bool same_begin = choose_direction(in.extents).same_begin;
   const double even = even_steps(in);
   const bool uneven = is_cut_unevenly(in.shape.num_heads_q / in.shape.num_heads_kv);
-  const auto slowness_of = [&](const Form& form) {
+  const auto slowness_of = [&](const ScheduleCandidate& form) {
     // Nested items of five or seven heads want sections of what the cache holds; others were measured.
-    if (uneven && kind == ItemKind::kNested && form.share_of_rest > 0) return 0.0;
-    return (deterministic ? form.deterministic : form.slowness)[static_cast<size_t>(kind)];
+    if (uneven && kind == ScheduleClass::kNested && form.share_of_rest > 0) return 0.0;
+    return (deterministic ? form.deterministic : form.cost_factor)[static_cast<size_t>(kind)];
   };
   // From the quickest on: none can be better than its slowness times what all must take, and what takes longer than the
-  // best so far need not be played to its end. Of equal ones the first in kForms is meant.
-  std::array<const Form*, kForms.size()> forms;
+  // best so far need not be played to its end. Of equal ones the first in kScheduleCandidates is meant.
+  std::array<const ScheduleCandidate*, kScheduleCandidates.size()> forms;
   size_t count = 0;
-  for (const Form& form : kForms) {
+  for (const ScheduleCandidate& form : kScheduleCandidates) {
     if (slowness_of(form) > 0) forms[count++] = &form;
   }
-  std::sort(forms.begin(), forms.begin() + static_cast<std::ptrdiff_t>(count), [&](const Form* a, const Form* b) {
-    return std::pair(slowness_of(*a), a) < std::pair(slowness_of(*b), b);
-  });
+  std::sort(forms.begin(), forms.begin() + static_cast<std::ptrdiff_t>(count),
+            [&](const ScheduleCandidate* a, const ScheduleCandidate* b) {
+              return std::pair(slowness_of(*a), a) < std::pair(slowness_of(*b), b);
+            });
   const double least = least_makespan(in);
   Choice best{{}, std::numeric_limits<double>::infinity()};
-  const Form* of_best = nullptr;
+  const ScheduleCandidate* of_best = nullptr;
   for (size_t i = 0; i < count; ++i) {
-    const Form& form = *forms[i];
-    const double slowness = slowness_of(form);
-    if (slowness * least > best.cost) break;
+    const ScheduleCandidate& form = *forms[i];
+    const double cost_factor = slowness_of(form);
+    if (cost_factor * least > best.cost) break;
     std::optional<double> played;
-    std::optional<Dealing> how = dealing_of(form, in.extents, in.shape, in.gpu, even, &played);
+    std::optional<TileSchedule> how = dealing_of(form, in.extents, in.shape, in.gpu, even, &played);
     if (!how || (deterministic && waits_in_sections(form, *how, in.shape, even))) continue;
     const std::optional<Bounds> bounds = makespan_bounds(in, *how);
-    if (slowness * (bounds ? bounds->least : longest_item(in, *how)) > best.cost) continue;
-    how->heads_inside = walks_heads_inside(*how, same_begin, spread, in.shape);
+    if (cost_factor * (bounds ? bounds->least : longest_work_tile(in, *how)) > best.cost) continue;
+    how->heads_innermost = walks_heads_inside(*how, same_begin, spread, in.shape);
     // The first one need not be played where all others must take longer. What it takes nobody asks then.
     const double others = i + 1 < count ? slowness_of(*forms[i + 1]) * least : std::numeric_limits<double>::infinity();
-    if (of_best == nullptr && bounds && slowness * bounds->most < others) return {*how, others};
-    const double steps = played && in.arrives.empty() ? *played : makespan(in, *how, {}, best.cost / slowness);
-    const double cost = slowness * steps;
+    if (of_best == nullptr && bounds && cost_factor * bounds->most < others) return {*how, others};
+    const double steps = played && in.arrives.empty() ? *played : makespan(in, *how, {}, best.cost / cost_factor);
+    const double cost = cost_factor * steps;
     if (cost > best.cost || (cost == best.cost && of_best < &form)) continue;
     best = {*how, cost};
     of_best = &form;
@@ -71,24 +72,26 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
 }
 
 /// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
-/// heads of a tile, one after the other: what a step moves is little, and lies together then. Slowness as in kForms,
-/// and how unevenly they may end before another form is faster (docs/devlog/2026-11-26-block-masks.md). Nothing
-/// where heads cannot be cut so, or items are so few that they end more unevenly.
-std::optional<Dealing> choose_scattered(const Setting& in, const Visits& visits) {
+/// heads of a tile, one after the other: what a step moves is little, and lies together then. CostFactors as in
+/// kScheduleCandidates, and how unevenly they may end before another form is faster
+/// (docs/devlog/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or items are so few that they end
+/// more unevenly.
+std::optional<TileSchedule> choose_scattered(const Setting& in, const Visits& visits) {
   const bool small = scatters_heads_inside(in.shape.head_dim);
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
   const auto [fewest, most] =
       scattered_pieces(in.shape.seqlen_q, in.shape.head_dim, group, in.gpu.l2_bytes, in.gpu.has_slow_memory());
-  const bool unequal = are_unequal(visits.long_items, visits.items);
-  const bool cuts = most > fewest && (unequal || visits.long_items == 0);  // few long ones are better dealt by length
+  const bool unequal = are_unequal(visits.long_work_tiles, visits.work_tiles);
+  const bool cuts =
+      most > fewest && (unequal || visits.long_work_tiles == 0);  // few long ones are better dealt by length
   const double uneven = !cuts ? 1.1 : unequal ? 1.5 : 1.25;
-  std::optional<Dealing> best;
-  double least = uneven * even_steps(in), slowness = 1;
+  std::optional<TileSchedule> best;
+  double least = uneven * even_steps(in), cost_factor = 1;
   const int first = cuts && unequal ? most : fewest, last = std::max(cuts ? most : fewest, 2 * fewest);
-  for (int pieces = first; group % pieces == 0 && pieces <= last; pieces *= 2) {
-    const Dealing how{.pieces = pieces, .together = 1, .heads_inside = small};
-    const double cost = slowness * makespan(in, how, {}, least / slowness);
-    slowness *= small ? 0.995 : 1.008;
+  for (int head_splits = first; group % head_splits == 0 && head_splits <= last; head_splits *= 2) {
+    const TileSchedule how{.head_splits = head_splits, .heads_in_l2 = 1, .heads_innermost = small};
+    const double cost = cost_factor * makespan(in, how, {}, least / cost_factor);
+    cost_factor *= small ? 0.995 : 1.008;
     if (cost >= least) continue;
     best = how;
     least = cost;
@@ -110,18 +113,18 @@ void order_groups(Extents& extents) {
 
 }  // namespace
 
-Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
-                       std::span<const double> arrives, bool deterministic) {
+TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
+                                  std::span<const double> arrives, bool deterministic) {
   const Visits visits = visits_of(extents);
   if (!deterministic && arrives.empty() && is_scattered(visits.tiles, visits.between)) {
-    if (const std::optional<Dealing> how = choose_scattered({extents, shape, gpu, arrives}, visits)) return *how;
+    if (const std::optional<TileSchedule> how = choose_scattered({extents, shape, gpu, arrives}, visits)) return *how;
   }
   const Choice as_is = choose_form({extents, shape, gpu, arrives}, spread, deterministic);
   if (arrives.empty()) return as_is.how;
   Extents late = extents;
-  const Dealing whole;
+  const TileSchedule whole;
   late.order =
-      order_by_arrival(extents, shape, gpu.multiprocessors, as_is.how.most_steps > 0 ? whole : as_is.how, arrives);
+      order_by_arrival(extents, shape, gpu.multiprocessors, as_is.how.max_steps > 0 ? whole : as_is.how, arrives);
   order_groups(late);
   const Choice by_arrival = choose_form({late, shape, gpu, arrives}, spread, deterministic);
   if (by_arrival.cost >= as_is.cost) return as_is.how;
@@ -129,12 +132,13 @@ Dealing choose_dealing(Extents& extents, double spread, const AttnShape& shape, 
   return by_arrival.how;
 }
 
-std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, Dealing how,
+std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
                                      std::span<const double> arrives) {
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
   for (int i = 0; i < num_sms; ++i) free_at.push(0);
-  const int heads = shape.num_heads_q / shape.num_heads_kv / how.pieces;
-  const int copies = how.together == 0 ? shape.num_heads_kv * how.pieces : how.together;  // of a tile, dealt together
+  const int heads = shape.num_heads_q / shape.num_heads_kv / how.head_splits;
+  const int copies =
+      how.heads_in_l2 == 0 ? shape.num_heads_kv * how.head_splits : how.heads_in_l2;  // of a tile, dealt together
   std::vector<size_t> waiting = extents.order, order;
   while (!waiting.empty()) {
     const double now = free_at.top();
@@ -149,7 +153,7 @@ std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& sh
     for (int i = 0; i < copies; ++i) {
       const double begin = std::max(free_at.top(), arrives[tile]);
       free_at.pop();
-      free_at.push(begin + static_cast<double>(extents.of_keys[tile].count * heads) + ItemCosts().item);
+      free_at.push(begin + static_cast<double>(extents.of_keys[tile].count * heads) + WorkTileCosts().work_tile);
     }
   }
   return order;

@@ -27,16 +27,16 @@ TANGRAM_HOST_DEVICE inline bool zeroes_sums(bool same_begin, bool scattered, int
 
 /// What one group of unequal items is, as of a causal mask: `longest` visits more than one and a half times as many
 /// query tiles as the mean of `items` that visit any, in all `visits`. It is dealt in sections of as many query heads
-/// as the L2 cache holds what belongs to them (Form::cached).
-TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t items, int64_t visits) {
-  return 2 * longest * items > 3 * visits;
+/// as the L2 cache holds what belongs to them (ScheduleCandidate::cached).
+TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t work_tiles, int64_t visits) {
+  return 2 * longest * work_tiles > 3 * visits;
 }
 
 /// Pieces of all K/V heads, in the order of the heads, dealt so many at a time, one section after the other, in a
 /// section the longest items first. No pieces: dealt otherwise.
 struct Sections {
-  int32_t pieces = 0;  ///< of an item
-  int32_t together = 0;
+  int32_t head_splits = 0;  ///< of an item
+  int32_t heads_in_l2 = 0;
 };
 
 /// All else is dealt by one rule that suits packed documents: one group of items that share queries after
@@ -56,16 +56,17 @@ TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
   return group <= 3;
 }
 
-/// In how many pieces an item of `steps` is, as pieces_of_at_most for groups that are cut.
-TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t most_steps, int64_t steps, int group) {
-  int pieces = 1;
-  if (!is_cut_by_rule(group)) return pieces;
-  while (pieces < group && (group % pieces != 0 || steps > most_steps * pieces)) ++pieces;
-  return pieces;
+/// In how many pieces an item of `steps` is, as head_splits_for for groups that are cut.
+TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t max_steps, int64_t steps, int group) {
+  int head_splits = 1;
+  if (!is_cut_by_rule(group)) return head_splits;
+  while (head_splits < group && (group % head_splits != 0 || steps > max_steps * head_splits)) ++head_splits;
+  return head_splits;
 }
 
-/// Several groups of items in deterministic calls are whole, and of so many K/V heads at a time (kForms): items of one
-/// head that begin together wait for each other at each tile, which short ones of few query heads cannot afford.
+/// Several groups of items in deterministic calls are whole, and of so many K/V heads at a time (kScheduleCandidates):
+/// items of one head that begin together wait for each other at each tile, which short ones of few query heads cannot
+/// afford.
 TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_heads_kv) {
   return num_heads_q < 4 * num_heads_kv || num_heads_kv == 1 ? num_heads_kv : 2;
 }
@@ -88,34 +89,36 @@ struct ScatteredPieces {
 TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes,
                                                                bool slow_memory) {
   constexpr int kMost = 8;
-  int pieces = scatters_heads_inside(head_dim) ? 1 : 2;
-  while (group % (2 * pieces) == 0 && 8 * rows * head_dim * (group / pieces) > 3 * l2_bytes) pieces *= 2;
-  int most = pieces;
+  int head_splits = scatters_heads_inside(head_dim) ? 1 : 2;
+  while (group % (2 * head_splits) == 0 && 8 * rows * head_dim * (group / head_splits) > 3 * l2_bytes) head_splits *= 2;
+  int most = head_splits;
   while (slow_memory && !scatters_heads_inside(head_dim) && most < kMost && group % (2 * most) == 0) most *= 2;
-  return {pieces, most};
+  return {head_splits, most};
 }
 
 /// Whether one of `items`, which visit `visits` tiles in all, visits more than twice their mean.
-TANGRAM_HOST_DEVICE constexpr bool is_long(int64_t count, int64_t items, int64_t visits) {
-  return count * items > 2 * visits;
+TANGRAM_HOST_DEVICE constexpr bool is_long(int64_t count, int64_t work_tiles, int64_t visits) {
+  return count * work_tiles > 2 * visits;
 }
 
 /// Whether more than one in sixteen items is long, as of causal blocks. Of blocks chosen evenly none is, and one of
 /// those among which there is a block that all queries see.
-TANGRAM_HOST_DEVICE constexpr bool are_unequal(int64_t long_items, int64_t items) { return 16 * long_items > items; }
+TANGRAM_HOST_DEVICE constexpr bool are_unequal(int64_t long_work_tiles, int64_t work_tiles) {
+  return 16 * long_work_tiles > work_tiles;
+}
 
 /// Scattered items are dealt as choose_scattered prefers it, head by head, if the longest piece takes at most an eighth
 /// of what a multiprocessor does (a quarter where heads are inside); else they would end unevenly.
-TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t long_items, int64_t items,
+TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t long_work_tiles, int64_t work_tiles,
                                                        int64_t visits, int num_heads_q, int group, int multiprocessors,
-                                                       ScatteredPieces of, bool heads_inside) {
-  const int64_t parts = heads_inside ? 4 : 8, all = visits * num_heads_q;
-  const bool unequal = are_unequal(long_items, items);
+                                                       ScatteredPieces of, bool heads_innermost) {
+  const int64_t parts = heads_innermost ? 4 : 8, all = visits * num_heads_q;
+  const bool unequal = are_unequal(long_work_tiles, work_tiles);
   // Few long ones are no reason to cut all.
-  const int most = long_items > 0 && !unequal ? of.fewest : of.most;
-  for (int pieces = unequal ? of.most : of.fewest; pieces <= most; pieces *= 2) {
-    if (group % pieces != 0) break;
-    if (parts * longest * (group / pieces) * multiprocessors <= all) return {pieces, 1};
+  const int most = long_work_tiles > 0 && !unequal ? of.fewest : of.most;
+  for (int head_splits = unequal ? of.most : of.fewest; head_splits <= most; head_splits *= 2) {
+    if (group % head_splits != 0) break;
+    if (parts * longest * (group / head_splits) * multiprocessors <= all) return {head_splits, 1};
   }
   return {};
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Which dealing the backward pass chooses, with all keys there and with keys that come late.
-#include "schedule/dealing.hpp"
+#include "schedule/tile_schedule.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,11 +15,11 @@
 #include <tuple>
 #include <vector>
 
-#include "schedule/dealing_by_rule.hpp"
-#include "schedule/dealing_forms.hpp"
-#include "schedule/dealing_rule.hpp"
+#include "schedule/heuristic_tile_schedule.hpp"
 #include "schedule/makespan.hpp"
 #include "schedule/multiprocessors.hpp"
+#include "schedule/tile_schedule_candidates.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 
 namespace tangram::schedule {
 namespace {
@@ -55,39 +55,43 @@ double even_steps(const Extents& extents, const AttnShape& shape) {
 }
 
 // With any number of query heads a KV head; all heads at once read most of what they visit from memory.
-TEST(Dealing, LongCausalMasksAreDealtInSectionsThatTheCacheHolds) {
+TEST(TileSchedule, LongCausalMasksAreDealtInSectionsThatTheCacheHolds) {
   for (const int group : {1, 2, 3, 5, 6, 7, 8, 12, 16}) {
     for (const int64_t rows : {16384, 65536}) {
       const AttnShape shape{rows, rows, 64 / group * group, 64 / group, 128, 128, DType::kBFloat16};
       std::vector<int64_t> counts;
       for (int64_t tile = rows / 128; tile > 0; --tile) counts.push_back(2 * tile);
       Extents extents = extents_of(counts);
-      const Dealing how = choose_dealing(extents, 0.25, shape, kGpu);
-      const int heads_of_item = (group + how.pieces - 1) / how.pieces;
-      ASSERT_GT(how.together, 0) << "group " << group << ", rows " << rows;
-      const double bytes = 8.0 * static_cast<double>(rows) * 128 * heads_of_item * how.together;
-      EXPECT_TRUE(bytes <= 1.1 * static_cast<double>(kGpu.l2_bytes) || how.together <= 2)
-          << "group " << group << ", rows " << rows << ", pieces " << how.pieces << ", together " << how.together;
+      const TileSchedule how = choose_tile_schedule(extents, 0.25, shape, kGpu);
+      const int heads_of_work_tile = (group + how.head_splits - 1) / how.head_splits;
+      ASSERT_GT(how.heads_in_l2, 0) << "group " << group << ", rows " << rows;
+      const double bytes = 8.0 * static_cast<double>(rows) * 128 * heads_of_work_tile * how.heads_in_l2;
+      EXPECT_TRUE(bytes <= 1.1 * static_cast<double>(kGpu.l2_bytes) || how.heads_in_l2 <= 2)
+          << "group " << group << ", rows " << rows << ", pieces " << how.head_splits << ", together "
+          << how.heads_in_l2;
       if (group == 1) {
-        EXPECT_EQ(choose_dealing(extents, 0.25, shape, kGpu, {}, true).together, 0);
+        EXPECT_EQ(choose_tile_schedule(extents, 0.25, shape, kGpu, {}, true).heads_in_l2, 0);
       }
     }
   }
 }
 
-TEST(Dealing, PrimesAreCutInPiecesThatDifferByAHead) {
+TEST(TileSchedule, PrimesAreCutInPiecesThatDifferByAHead) {
   for (const int group : {1, 2, 3, 4, 6, 8, 12}) {
-    for (int pieces = 1; pieces <= group; ++pieces) EXPECT_EQ(can_cut(group, pieces), group % pieces == 0) << group;
+    for (int head_splits = 1; head_splits <= group; ++head_splits)
+      EXPECT_EQ(can_cut(group, head_splits), group % head_splits == 0) << group;
   }
   for (const int group : {5, 7, 11, 13}) {
-    for (int pieces = 1; pieces < group; ++pieces) {
-      EXPECT_EQ(can_cut(group, pieces), pieces <= group / 2) << group << " heads, " << pieces << " pieces";
-      if (!can_cut(group, pieces)) continue;
-      EXPECT_EQ(first_head_of_piece(group, pieces, 0), 0);
-      EXPECT_EQ(first_head_of_piece(group, pieces, pieces), group);
-      for (int piece = 0; piece < pieces; ++piece) {
-        const int heads = first_head_of_piece(group, pieces, piece + 1) - first_head_of_piece(group, pieces, piece);
-        EXPECT_TRUE(heads == group / pieces || heads == group / pieces + 1);
+    for (int head_splits = 1; head_splits < group; ++head_splits) {
+      EXPECT_EQ(can_cut(group, head_splits), head_splits <= group / 2)
+          << group << " heads, " << head_splits << " pieces";
+      if (!can_cut(group, head_splits)) continue;
+      EXPECT_EQ(first_head_of_split(group, head_splits, 0), 0);
+      EXPECT_EQ(first_head_of_split(group, head_splits, head_splits), group);
+      for (int head_split = 0; head_split < head_splits; ++head_split) {
+        const int heads = first_head_of_split(group, head_splits, head_split + 1) -
+                          first_head_of_split(group, head_splits, head_split);
+        EXPECT_TRUE(heads == group / head_splits || heads == group / head_splits + 1);
       }
     }
     EXPECT_TRUE(can_cut(group, group));
@@ -96,23 +100,23 @@ TEST(Dealing, PrimesAreCutInPiecesThatDifferByAHead) {
 
 // In pieces of two and three heads, in even sections that the cache holds, nearly: more than 1.1 times as fast as whole
 // items.
-TEST(Dealing, SevenHeadsOfACausalMaskAreCut) {
+TEST(TileSchedule, SevenHeadsOfACausalMaskAreCut) {
   std::vector<int64_t> counts;
   for (int64_t tile = 32; tile > 0; --tile) counts.push_back(2 * tile);
   const AttnShape shape{4096, 4096, 7 * 8, 8, 128, 128, DType::kBFloat16};
   Extents extents = extents_of(counts);
-  const Dealing how = choose_dealing(extents, 0.25, shape, kGpu);
-  EXPECT_EQ(how.pieces, 3);
-  EXPECT_EQ(how.together, 8);
-  EXPECT_TRUE(how.heads_inside);
+  const TileSchedule how = choose_tile_schedule(extents, 0.25, shape, kGpu);
+  EXPECT_EQ(how.head_splits, 3);
+  EXPECT_EQ(how.heads_in_l2, 8);
+  EXPECT_TRUE(how.heads_innermost);
 }
 
 // Sections of nested items are as many heads as the cache holds, but so that they end together: one piece of six heads
 // of twelve, which fits best, would leave half of the multiprocessors without one (0.90 of the rate of p3_t2).
-TEST(Dealing, SectionsOfACausalMaskFillTheMultiprocessors) {
+TEST(TileSchedule, SectionsOfACausalMaskFillTheMultiprocessors) {
   struct Case {
     int64_t rows;
-    int heads_q, heads_kv, pieces, together;
+    int heads_q, heads_kv, head_splits, heads_in_l2;
   };
   for (const int64_t l2_mb : {50, 60}) {
     for (const Case& c : {Case{8192, 48, 4, 3, 2},
@@ -126,39 +130,41 @@ TEST(Dealing, SectionsOfACausalMaskFillTheMultiprocessors) {
       for (int64_t tile = c.rows / 128; tile > 0; --tile) counts.push_back(2 * tile);
       const AttnShape shape{c.rows, c.rows, c.heads_q, c.heads_kv, 128, 128, DType::kBFloat16};
       Extents extents = extents_of(counts);
-      const Dealing how = choose_dealing(extents, 0.25, shape, {132, l2_mb << 20});
-      EXPECT_EQ(how.pieces, c.pieces) << c.rows << " rows, " << c.heads_q << "/" << c.heads_kv << " heads";
-      EXPECT_EQ(how.together, c.together) << c.rows << " rows, " << c.heads_q << "/" << c.heads_kv << " heads";
+      const TileSchedule how = choose_tile_schedule(extents, 0.25, shape, {132, l2_mb << 20});
+      EXPECT_EQ(how.head_splits, c.head_splits) << c.rows << " rows, " << c.heads_q << "/" << c.heads_kv << " heads";
+      EXPECT_EQ(how.heads_in_l2, c.heads_in_l2) << c.rows << " rows, " << c.heads_q << "/" << c.heads_kv << " heads";
     }
   }
 }
 
 // Deterministic calls wait where a section begins: they are dealt in sections that last, or in none.
-TEST(Dealing, DeterministicCallsTakeLongSectionsAlone) {
+TEST(TileSchedule, DeterministicCallsTakeLongSectionsAlone) {
   const auto chosen = [](int64_t rows, int heads_q, int heads_kv) {
     std::vector<int64_t> counts;
     for (int64_t tile = rows / 128; tile > 0; --tile) counts.push_back(2 * tile);
     Extents extents = extents_of(counts);
-    return choose_dealing(extents, 0.25, {rows, rows, heads_q, heads_kv, 128, 128, DType::kBFloat16}, kGpu, {}, true);
+    return choose_tile_schedule(extents, 0.25, {rows, rows, heads_q, heads_kv, 128, 128, DType::kBFloat16}, kGpu, {},
+                                true);
   };
-  EXPECT_EQ(chosen(8192, 48, 4), (Dealing{.pieces = 3, .together = 2})) << "six sections of 252 steps";
-  EXPECT_EQ(chosen(4096, 48, 4).together, 0) << "0.97 of the rate in four sections of 96 steps";
-  EXPECT_EQ(chosen(2048, 64, 8).together, 0) << "0.96 in two of 66";
+  EXPECT_EQ(chosen(8192, 48, 4), (TileSchedule{.head_splits = 3, .heads_in_l2 = 2})) << "six sections of 252 steps";
+  EXPECT_EQ(chosen(4096, 48, 4).heads_in_l2, 0) << "0.97 of the rate in four sections of 96 steps";
+  EXPECT_EQ(chosen(2048, 64, 8).heads_in_l2, 0) << "0.96 in two of 66";
 }
 
 // Lists that a GPU builds know no mask: they are dealt as a causal one of the shape, not in the first sections that
 // fit.
-TEST(Dealing, SectionsWithoutAMaskAreThoseOfACausalOne) {
+TEST(TileSchedule, SectionsWithoutAMaskAreThoseOfACausalOne) {
   const GpuModel h200{132, int64_t{60} << 20};
-  for (const auto& [rows, heads_kv, pieces, together] : {std::tuple{8192, 8, 2, 2}, {4096, 8, 2, 4}, {8192, 4, 4, 2}}) {
-    const Dealing how = dealing_in_sections({rows, rows, 64, heads_kv, 128, 128, DType::kBFloat16}, h200);
-    EXPECT_EQ(how.pieces, pieces) << rows << " rows, 64/" << heads_kv << " heads";
-    EXPECT_EQ(how.together, together) << rows << " rows, 64/" << heads_kv << " heads";
+  for (const auto& [rows, heads_kv, head_splits, heads_in_l2] :
+       {std::tuple{8192, 8, 2, 2}, {4096, 8, 2, 4}, {8192, 4, 4, 2}}) {
+    const TileSchedule how = l2_tile_schedule({rows, rows, 64, heads_kv, 128, 128, DType::kBFloat16}, h200);
+    EXPECT_EQ(how.head_splits, head_splits) << rows << " rows, 64/" << heads_kv << " heads";
+    EXPECT_EQ(how.heads_in_l2, heads_in_l2) << rows << " rows, 64/" << heads_kv << " heads";
   }
 }
 
 /// Blocks chosen at random: an eighth of the tiles and up to seven.
-Extents scattered_items(int64_t tiles) {
+Extents scattered_work_tiles(int64_t tiles) {
   std::mt19937 random(5);
   std::vector<Extent> of_keys;
   for (int64_t tile = 0; tile < tiles; ++tile) {
@@ -168,19 +174,21 @@ Extents scattered_items(int64_t tiles) {
   return make_extents(of_keys);
 }
 
-// As choose_dealing takes it where all ends evenly. Deterministic calls wait for turns in sections.
-TEST(Dealing, ScatteredBlocksAreDealtByRuleHeadByHead) {
-  Extents many = scattered_items(256), few = scattered_items(32);
+// As choose_tile_schedule takes it where all ends evenly. Deterministic calls wait for turns in sections.
+TEST(TileSchedule, ScatteredBlocksAreDealtByRuleHeadByHead) {
+  Extents many = scattered_work_tiles(256), few = scattered_work_tiles(32);
   for (const int head_dim : {64, 128}) {
     AttnShape shape{256 * 128, 256 * 128, 64, 8, head_dim, head_dim, DType::kBFloat16};
-    const Dealing how = dealing_by_rule(many, shape, kGpu, false);
-    const Dealing chosen = choose_dealing(many, kSpread, shape, kGpu);
-    EXPECT_EQ(how, (Dealing{.pieces = head_dim == 64 ? 1 : 2, .together = 1, .heads_inside = head_dim == 64}));
-    EXPECT_EQ(chosen.heads_inside, how.heads_inside);
+    const TileSchedule how = heuristic_tile_schedule(many, shape, kGpu, false);
+    const TileSchedule chosen = choose_tile_schedule(many, kSpread, shape, kGpu);
+    EXPECT_EQ(how, (TileSchedule{
+                       .head_splits = head_dim == 64 ? 1 : 2, .heads_in_l2 = 1, .heads_innermost = head_dim == 64}));
+    EXPECT_EQ(chosen.heads_innermost, how.heads_innermost);
     EXPECT_LT(makespan({many, shape, kGpu, {}}, how), 1.01 * makespan({many, shape, kGpu, {}}, chosen));
-    EXPECT_NE(dealing_by_rule(many, shape, kGpu, true), how);
+    EXPECT_NE(heuristic_tile_schedule(many, shape, kGpu, true), how);
     shape.seqlen_q = shape.seqlen_k = 32 * 128;
-    EXPECT_NE(dealing_by_rule(few, shape, kGpu, false), how) << "an item is a third of a multiprocessor's share";
+    EXPECT_NE(heuristic_tile_schedule(few, shape, kGpu, false), how)
+        << "an item is a third of a multiprocessor's share";
   }
 }
 
@@ -188,20 +196,21 @@ constexpr GpuModel kH100{132, int64_t{50} << 20, 3.35e12};
 
 // On an H100 the backward pass of 64K rows took 1.3 to 1.5 times as long in two pieces: queries, dout and sums of four
 // heads of 128 are five times what the cache holds.
-TEST(Dealing, PiecesOfScatteredBlocksAreAsSmallAsTheCacheWantsThem) {
+TEST(TileSchedule, PiecesOfScatteredBlocksAreAsSmallAsTheCacheWantsThem) {
   struct Case {
     int64_t tiles;
-    int head_dim, pieces;
+    int head_dim, head_splits;
   };
   for (const Case& c : {Case{128, 128, 2}, {256, 128, 2}, {512, 128, 4}, {2048, 128, 8}, {256, 64, 1}, {512, 64, 2}}) {
     for (const GpuModel& gpu : {kGpu, kH100}) {
       SCOPED_TRACE(::testing::Message() << c.tiles << " tiles, heads of " << c.head_dim << ", " << gpu.l2_bytes);
-      Extents extents = scattered_items(c.tiles);
+      Extents extents = scattered_work_tiles(c.tiles);
       const AttnShape shape{c.tiles * 128, c.tiles * 128, 64, 8, c.head_dim, c.head_dim, DType::kBFloat16};
-      EXPECT_EQ(scattered_pieces(shape.seqlen_q, c.head_dim, 8, gpu.l2_bytes, gpu.has_slow_memory()).fewest, c.pieces);
-      EXPECT_EQ(dealing_by_rule(extents, shape, gpu, false).pieces, c.pieces);
-      const int chosen = choose_dealing(extents, kSpread, shape, gpu).pieces;
-      EXPECT_TRUE(chosen == c.pieces || chosen == 2 * c.pieces) << chosen;
+      EXPECT_EQ(scattered_pieces(shape.seqlen_q, c.head_dim, 8, gpu.l2_bytes, gpu.has_slow_memory()).fewest,
+                c.head_splits);
+      EXPECT_EQ(heuristic_tile_schedule(extents, shape, gpu, false).head_splits, c.head_splits);
+      const int chosen = choose_tile_schedule(extents, kSpread, shape, gpu).head_splits;
+      EXPECT_TRUE(chosen == c.head_splits || chosen == 2 * c.head_splits) << chosen;
     }
   }
   EXPECT_EQ(scattered_pieces(1 << 20, 128, 6, 0, true).most, 2) << "three heads are not cut in two";
@@ -209,7 +218,7 @@ TEST(Dealing, PiecesOfScatteredBlocksAreAsSmallAsTheCacheWantsThem) {
 
 // On an H100 causal blocks, of which the first keys are seen by many, took 1.1 to 1.6 times as long by length or in two
 // pieces as in single heads; its memory is slower than an H200's.
-TEST(Dealing, CausalBlocksAreDealtInSingleHeadsWhereMemoryIsSlow) {
+TEST(TileSchedule, CausalBlocksAreDealtInSingleHeadsWhereMemoryIsSlow) {
   for (const int64_t tiles : {64, 128, 256, 512}) {
     std::vector<Extent> of_keys;
     for (int64_t tile = 0; tile < tiles; ++tile) {  // each query sees an eighth of the blocks, or all before
@@ -221,48 +230,49 @@ TEST(Dealing, CausalBlocksAreDealtInSingleHeadsWhereMemoryIsSlow) {
     }
     Extents extents = make_extents(of_keys);
     const AttnShape shape{tiles * 128, tiles * 128, 64, 8, 128, 128, DType::kBFloat16};
-    const Dealing single{.pieces = 8, .together = 1};
-    EXPECT_EQ(choose_dealing(extents, kSpread, shape, kH100), single) << tiles;
-    EXPECT_EQ(dealing_by_rule(extents, shape, kH100, false), single) << tiles;
-    EXPECT_NE(choose_dealing(extents, kSpread, shape, kGpu), single) << tiles;
+    const TileSchedule single{.head_splits = 8, .heads_in_l2 = 1};
+    EXPECT_EQ(choose_tile_schedule(extents, kSpread, shape, kH100), single) << tiles;
+    EXPECT_EQ(heuristic_tile_schedule(extents, shape, kH100, false), single) << tiles;
+    EXPECT_NE(choose_tile_schedule(extents, kSpread, shape, kGpu), single) << tiles;
   }
 }
 
 // One block that all queries see is no reason to cut all items: over 32K rows that took 1.09 times as long on an H100.
-TEST(Dealing, ScatteredBlocksWithOneThatAllSeeAreCutByLengthWhereMemoryIsSlow) {
-  std::vector<Extent> of_keys = scattered_items(256).of_keys;
+TEST(TileSchedule, ScatteredBlocksWithOneThatAllSeeAreCutByLengthWhereMemoryIsSlow) {
+  std::vector<Extent> of_keys = scattered_work_tiles(256).of_keys;
   of_keys[0] = {512, 0, 512};
   Extents extents = make_extents(of_keys);
   const AttnShape shape{256 * 128, 256 * 128, 64, 8, 128, 128, DType::kBFloat16};
-  EXPECT_EQ(visits_of(extents).long_items, 1);
-  EXPECT_GT(choose_dealing(extents, kSpread, shape, kH100).most_steps, 0);
-  EXPECT_GT(dealing_by_rule(extents, shape, kH100, false).most_steps, 0);
+  EXPECT_EQ(visits_of(extents).long_work_tiles, 1);
+  EXPECT_GT(choose_tile_schedule(extents, kSpread, shape, kH100).max_steps, 0);
+  EXPECT_GT(heuristic_tile_schedule(extents, shape, kH100, false).max_steps, 0);
 }
 
 /// What the 14 packed documents of one of four ranks look like: 8K rows, the longest 3K.
 Extents documents_of_a_rank() { return documents_of({24, 12, 8, 6, 4, 3, 2, 2, 1, 1, 1, 1, 1, 1}); }
 
-size_t items_of(const Extents& extents, const Dealing& how) {
+size_t work_tiles_of(const Extents& extents, const TileSchedule& how) {
   size_t count = 0;
-  deal(extents, 8, how, [&](size_t, int, int, int) { ++count; });
+  for_each_work_tile(extents, 8, how, [&](size_t, int, int, int) { ++count; });
   return count;
 }
 
-TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
+TEST(TileSchedule, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
   constexpr int64_t kMost = 150;
   const AttnShape shape = shape_of(8192, 8192);
   const Extents extents = documents_of_a_rank();
-  for (const int together : {0, 1, 2, 3}) {
-    for (const bool grouped : {false, true}) {
-      const Dealing how{.pieces = 8, .together = together, .grouped = grouped, .most_steps = kMost};
+  for (const int heads_in_l2 : {0, 1, 2, 3}) {
+    for (const bool by_document : {false, true}) {
+      const TileSchedule how{
+          .head_splits = 8, .heads_in_l2 = heads_in_l2, .by_document = by_document, .max_steps = kMost};
       std::vector<std::vector<size_t>> dealt(64);  // key tiles, by query head
-      deal(extents, shape.num_heads_kv, how, [&](size_t i, int head, int piece, int pieces) {
+      for_each_work_tile(extents, shape.num_heads_kv, how, [&](size_t i, int head, int head_split, int head_splits) {
         const int64_t steps = extents.of_keys[i].count * 8;
-        EXPECT_LE(steps, kMost * pieces);
-        if (pieces > 1) {
-          EXPECT_GT(steps * 2, kMost * pieces);
+        EXPECT_LE(steps, kMost * head_splits);
+        if (head_splits > 1) {
+          EXPECT_GT(steps * 2, kMost * head_splits);
         }
-        for (int h = piece * 8 / pieces; h < (piece + 1) * 8 / pieces; ++h) {
+        for (int h = head_split * 8 / head_splits; h < (head_split + 1) * 8 / head_splits; ++h) {
           dealt[static_cast<size_t>(head * 8 + h)].push_back(i);
         }
       });
@@ -273,26 +283,26 @@ TEST(Dealing, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
   }
 }
 
-TEST(Dealing, PiecesAreShortOnlyWhereLittleIsLeft) {
-  constexpr int64_t kLeast = 60, kParts = 132;
+TEST(TileSchedule, PiecesAreShortOnlyWhereLittleIsLeft) {
+  constexpr int64_t kLeast = 60, kSplitKv = 132;
   const AttnShape shape = shape_of(8192, 8192);
   const Extents extents = documents_of_a_rank();
   int64_t all = 0;
   for (const Extent& extent : extents.of_keys) all += extent.count * 64;
-  for (const int together : {0, 1, 2, 3}) {
-    for (const bool grouped : {false, true}) {
-      Dealing how{.pieces = 8, .together = together, .grouped = grouped, .most_steps = kLeast};
-      const size_t always_short = items_of(extents, how);
-      how.parts_of_rest = kParts;
-      EXPECT_LT(items_of(extents, how), always_short);
-      EXPECT_LE(items_of(extents, how), most_items(extents, shape.num_heads_kv, how));
+  for (const int heads_in_l2 : {0, 1, 2, 3}) {
+    for (const bool by_document : {false, true}) {
+      TileSchedule how{.head_splits = 8, .heads_in_l2 = heads_in_l2, .by_document = by_document, .max_steps = kLeast};
+      const size_t always_short = work_tiles_of(extents, how);
+      how.guided_divisor = kSplitKv;
+      EXPECT_LT(work_tiles_of(extents, how), always_short);
+      EXPECT_LE(work_tiles_of(extents, how), most_work_tiles(extents, shape.num_heads_kv, how));
       int64_t rest = all;
-      deal(extents, shape.num_heads_kv, how, [&](size_t i, int, int, int pieces) {
+      for_each_work_tile(extents, shape.num_heads_kv, how, [&](size_t i, int, int, int head_splits) {
         const int64_t steps = extents.of_keys[i].count * 8;
-        if (pieces > 1) {
-          EXPECT_GT(steps * 2, std::max(kLeast, rest / kParts) * pieces) << "cut more than need be";
+        if (head_splits > 1) {
+          EXPECT_GT(steps * 2, std::max(kLeast, rest / kSplitKv) * head_splits) << "cut more than need be";
         }
-        rest -= steps / pieces;  // of the section, at most
+        rest -= steps / head_splits;  // of the section, at most
       });
       EXPECT_EQ(rest, 0) << "all heads of all tiles";
     }
@@ -300,29 +310,29 @@ TEST(Dealing, PiecesAreShortOnlyWhereLittleIsLeft) {
 }
 
 // Dealt last since their keys come last, long tiles would begin when others are nearly done: better to wait for them.
-TEST(Dealing, LongTilesThatComeLateDoNotEndLast) {
+TEST(TileSchedule, LongTilesThatComeLateDoNotEndLast) {
   const AttnShape shape = shape_of(8192, 8192);
   Extents extents = documents_of({20, 14, 9, 7, 5, 4, 3, 2});
   const std::vector<size_t> longest_first = extents.order;
-  const Dealing all_there = choose_dealing(extents, kSpread, shape, kGpu);
+  const TileSchedule all_there = choose_tile_schedule(extents, kSpread, shape, kGpu);
   std::vector<double> arrives(extents.of_keys.size(), 0.0);
   for (size_t i = 0; i < 4; ++i) arrives[i] = 19;
-  const Dealing how = choose_dealing(extents, kSpread, shape, kGpu, arrives);
+  const TileSchedule how = choose_tile_schedule(extents, kSpread, shape, kGpu, arrives);
   EXPECT_EQ(extents.order, longest_first);
   const double steps = makespan({extents, shape, kGpu, arrives}, how);
   EXPECT_LT(steps, 1.05 * makespan({extents, shape, kGpu, {}}, all_there));
-  const Dealing joint{.pieces = 2, .together = 1, .joint = 4};
-  extents.order = order_by_arrival(extents, shape, kGpu.multiprocessors, joint, arrives);
-  EXPECT_GT(makespan({extents, shape, kGpu, arrives}, joint), 1.2 * steps);
+  const TileSchedule last_wave_heads{.head_splits = 2, .heads_in_l2 = 1, .last_wave_heads = 4};
+  extents.order = order_by_arrival(extents, shape, kGpu.multiprocessors, last_wave_heads, arrives);
+  EXPECT_GT(makespan({extents, shape, kGpu, arrives}, last_wave_heads), 1.2 * steps);
 }
 
 // Where most keys come late, waiting for the longest would leave all multiprocessors without work.
-TEST(Dealing, ManyTilesThatComeLateComeLast) {
+TEST(TileSchedule, ManyTilesThatComeLateComeLast) {
   const AttnShape shape = shape_of(8192, 16384);
   Extents extents = extents_of(std::vector<int64_t>(128, 128));
   std::vector<double> arrives(128, 0.0);
   for (size_t i = 0; i < 64; ++i) arrives[i] = 500;
-  const Dealing how = choose_dealing(extents, 0.0, shape, kGpu, arrives);
+  const TileSchedule how = choose_tile_schedule(extents, 0.0, shape, kGpu, arrives);
   EXPECT_LT(makespan({extents, shape, kGpu, arrives}, how), 1.05 * even_steps(extents, shape));  // else 1.09
   EXPECT_GE(extents.order.front(), 64u);
 }
@@ -335,36 +345,36 @@ TEST(Multiprocessors, CountedOnesEndWhenSingleOnesDo) {
     const int64_t longest = 1 + static_cast<int64_t>(random() % 300), latest = static_cast<int64_t>(random() % 200);
     Multiprocessors single(num_sms);
     CountedMultiprocessors counted(num_sms, longest + latest);
-    for (int item = 0; item < 100; ++item) {
+    for (int work_tile = 0; work_tile < 100; ++work_tile) {
       const int64_t steps = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(longest));
       const int64_t count = static_cast<int64_t>(random() % 70);
       const int64_t from = random() % 4 != 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(latest + 1));
       counted.run(steps, count, from);
       for (int64_t i = 0; i < count; ++i) single.run(static_cast<double>(steps), static_cast<double>(from));
-      ASSERT_EQ(static_cast<double>(counted.end()), single.end()) << "round " << round << ", item " << item;
+      ASSERT_EQ(static_cast<double>(counted.end()), single.end()) << "round " << round << ", item " << work_tile;
     }
   }
 }
 
 /// All forms played to their end, and the first of the fastest.
-Dealing best_of_all(const Extents& extents, double spread, const AttnShape& shape, bool deterministic) {
+TileSchedule best_of_all(const Extents& extents, double spread, const AttnShape& shape, bool deterministic) {
   const Setting in{extents, shape, kGpu, {}};
   const auto kind = static_cast<size_t>(kind_of(extents, spread));
-  Dealing best;
+  TileSchedule best;
   double least = std::numeric_limits<double>::infinity();
-  for (const Form& form : kForms) {
-    const double slowness = (deterministic ? form.deterministic : form.slowness)[kind];
-    std::optional<Dealing> how = dealing_of(form, extents, shape, kGpu, even_steps(in));
-    if (slowness == 0 || !how || (deterministic && waits_in_sections(form, *how, shape, even_steps(in)))) continue;
-    how->heads_inside = walks_heads_inside(*how, choose_direction(extents).same_begin, spread, shape);
-    const double cost = slowness * makespan(in, *how);
+  for (const ScheduleCandidate& form : kScheduleCandidates) {
+    const double cost_factor = (deterministic ? form.deterministic : form.cost_factor)[kind];
+    std::optional<TileSchedule> how = dealing_of(form, extents, shape, kGpu, even_steps(in));
+    if (cost_factor == 0 || !how || (deterministic && waits_in_sections(form, *how, shape, even_steps(in)))) continue;
+    how->heads_innermost = walks_heads_inside(*how, choose_direction(extents).same_begin, spread, shape);
+    const double cost = cost_factor * makespan(in, *how);
     if (cost < least) best = *how, least = cost;
   }
   return best;
 }
 
 // Forms that cannot win are not played to their end, which changes no choice.
-TEST(Dealing, TheChoiceIsTheFastestOfAllForms) {
+TEST(TileSchedule, TheChoiceIsTheFastestOfAllForms) {
   std::mt19937 rng(1);
   const auto draw = [&](int from, int to) { return std::uniform_int_distribution(from, to)(rng); };
   for (int round = 0; round < 300; ++round) {
@@ -375,8 +385,8 @@ TEST(Dealing, TheChoiceIsTheFastestOfAllForms) {
     Extents extents = round % 5 == 0 ? extents_of(lengths) : documents_of(lengths);
     for (const double spread : {0.05, kSpread}) {
       for (const bool deterministic : {false, true}) {
-        const Dealing expected = best_of_all(extents, spread, shape, deterministic);
-        EXPECT_EQ(choose_dealing(extents, spread, shape, kGpu, {}, deterministic), expected) << "round " << round;
+        const TileSchedule expected = best_of_all(extents, spread, shape, deterministic);
+        EXPECT_EQ(choose_tile_schedule(extents, spread, shape, kGpu, {}, deterministic), expected) << "round " << round;
       }
     }
   }

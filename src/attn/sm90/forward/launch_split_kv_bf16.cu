@@ -7,7 +7,8 @@
 
 namespace tangram::sm90 {
 
-void launch_parts_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+void launch_split_kv_bf16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                          cudaStream_t stream) {
   launch_element<__nv_bfloat16, true>(variant, params, num_ctas, stream);
 }
 

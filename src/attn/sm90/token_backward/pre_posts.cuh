@@ -4,12 +4,12 @@
 // out, dout and lse, and zeroed sums. After: dk and dv from their sums.
 #pragma once
 
-#include "attn/sm90/backward/edges.cuh"
+#include "attn/sm90/backward/pre_posts.cuh"
 #include "attn/sm90/token_backward/traits.cuh"
 
 namespace tangram::sm90::token_backward {
 
-inline constexpr int kEdgeThreads = backward::kEdgeThreads;
+inline constexpr int kPrePostThreads = backward::kPrePostThreads;
 
 /// Whether one of eight elements is NaN.
 template <typename Element>
@@ -26,13 +26,13 @@ __device__ __forceinline__ bool has_nan(const uint4& words) {
 
 /// Which keys (or values) hold NaN: a warp for every eight of a K/V head.
 template <typename Element, int kHeadDim>
-__device__ __forceinline__ void find_nans(const EdgeParams& params) {
+__device__ __forceinline__ void find_nans(const PrePostParams& params) {
   constexpr int kLanes = kHeadDim / 8;  // of a row
   constexpr int kRowsAtOnce = 32 / kLanes;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int64_t bytes = (int64_t{params.seqlen_k} + 7) / 8, all = bytes * params.num_heads_kv;
-  const int64_t num_warps = int64_t{gridDim.x} * (kEdgeThreads / 32);
-  for (int64_t at = int64_t{blockIdx.x} * (kEdgeThreads / 32) + threadIdx.x / 32; at < 2 * all; at += num_warps) {
+  const int64_t num_warps = int64_t{gridDim.x} * (kPrePostThreads / 32);
+  for (int64_t at = int64_t{blockIdx.x} * (kPrePostThreads / 32) + threadIdx.x / 32; at < 2 * all; at += num_warps) {
     const bool is_v = at >= all;
     const int64_t kv_head = (is_v ? at - all : at) / bytes, first = (at % bytes) * 8;
     uint32_t found = 0;
@@ -55,23 +55,23 @@ __device__ __forceinline__ void find_nans(const EdgeParams& params) {
 /// One CTA for each item, through all head groups, or more, for sums of more keys. Rows that are none, or see nothing,
 /// have statistics of zero.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) before_kernel(const __grid_constant__ PrePostParams params) {
   const int thread = static_cast<int>(threadIdx.x);
   const int64_t num_sums = int64_t{2} * params.num_heads_kv * params.seqlen_k * (kHeadDim / 4);
-  const int64_t num_threads = int64_t{gridDim.x} * kEdgeThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kEdgeThreads + thread; i < num_sums; i += num_threads) {
+  const int64_t num_threads = int64_t{gridDim.x} * kPrePostThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kPrePostThreads + thread; i < num_sums; i += num_threads) {
     reinterpret_cast<float4*>(params.dk_sums)[i] = float4{};
   }
-  const auto item = static_cast<int32_t>(blockIdx.x);
-  for (int part = thread; item == 0 && part < params.num_parts; part += kEdgeThreads) params.tickets[part] = 0;
+  const auto work_tile = static_cast<int32_t>(blockIdx.x);
+  for (int part = thread; work_tile == 0 && part < params.num_parts; part += kPrePostThreads) params.tickets[part] = 0;
   if (params.nans != nullptr) find_nans<Element, kHeadDim>(params);
   const Packing& packing = params.packing;
-  if (item >= params.num_heads_kv * packing.parts * params.items_per_group) return;
-  const int32_t group = item / params.items_per_group, kv_head = group / packing.parts;
+  if (work_tile >= params.num_heads_kv * packing.parts * params.work_tiles_per_group) return;
+  const int32_t group = work_tile / params.work_tiles_per_group, kv_head = group / packing.parts;
   const int32_t num_heads_q = params.num_heads_kv * packing.parts * packing.heads;
-  const int32_t first_query = (item - group * params.items_per_group) * packing.tokens;
+  const int32_t first_query = (work_tile - group * params.work_tiles_per_group) * packing.tokens;
   constexpr int kLanes = kHeadDim / 8;  // of a row
-  constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
+  constexpr int kRowsAtOnce = kPrePostThreads / kLanes;
   const int column = thread % kLanes * 8;
 #pragma unroll 4
   for (int packed = thread / kLanes; packed < kRows; packed += kRowsAtOnce) {
@@ -103,17 +103,17 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
     if (thread % kLanes == 0) {
       const uint2 lse_terms = backward::split_in_three(sees ? lse * (-1.0f / params.softmax_scale) : 0.0f);
       const uint2 delta_terms = backward::split_in_three(-sum);
-      reinterpret_cast<uint4*>(params.stats)[int64_t{item} * kRows + packed] = {lse_terms.x, lse_terms.y, delta_terms.x,
-                                                                                delta_terms.y};
+      reinterpret_cast<uint4*>(params.stats)[int64_t{work_tile} * kRows + packed] = {lse_terms.x, lse_terms.y,
+                                                                                     delta_terms.x, delta_terms.y};
     }
   }
 }
 
 /// A thread for every four sums, of dk and of dv.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) after_kernel(const __grid_constant__ PrePostParams params) {
   const int64_t num_vectors = int64_t{params.num_heads_kv} * params.seqlen_k * (kHeadDim / 4);
-  const int64_t vector = int64_t{blockIdx.x} * kEdgeThreads + threadIdx.x;
+  const int64_t vector = int64_t{blockIdx.x} * kPrePostThreads + threadIdx.x;
   ptx::grid_dependency_wait();
   if (vector >= 2 * num_vectors) return;
   const bool is_dv = vector >= num_vectors;

@@ -7,7 +7,8 @@
 
 namespace tangram::sm90 {
 
-void launch_parts_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
+void launch_split_kv_f16(const ForwardVariant& variant, const ForwardParams& params, int num_ctas,
+                         cudaStream_t stream) {
   launch_element<__half, true>(variant, params, num_ctas, stream);
 }
 

@@ -17,10 +17,10 @@ namespace tangram {
 
 /// Room as lists of kernels of head_dim 128 have it on an H200. Not asked: what head dims and dtypes kernels take, and
 /// whether calls are of the kind, deterministic or not, that lists are for.
-class HostRoom {
+class HostCapacity {
  public:
   /// Throws InvalidArgument for a capacity that a GPU's buffer cannot have.
-  HostRoom(const AttnShape& shape, const MaskCapacity& capacity);
+  HostCapacity(const AttnShape& shape, const MaskCapacity& capacity);
 
   /// Throw InvalidArgument, naming what is too much: for the masks of all head groups, for data that has not been read,
   /// and for calls that blocks are not for.

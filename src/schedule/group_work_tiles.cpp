@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/group_items.hpp"
+#include "schedule/group_work_tiles.hpp"
 
 #include <algorithm>
 
@@ -19,38 +19,40 @@ class Grouper {
       : tiles_(tiles), any_masks_(any_masks), pack_(kPackedRows / tiles.shape.block_m) {}
 
   std::optional<GroupList> group() {
-    result_.items.reserve(tiles_.items.size());
-    for (const TileItem& item : tiles_.items) {
-      if (!add(item)) return std::nullopt;
+    result_.work_tiles.reserve(tiles_.work_tiles.size());
+    for (const MaskTile& work_tile : tiles_.work_tiles) {
+      if (!add(work_tile)) return std::nullopt;
     }
-    std::ranges::stable_sort(result_.items, std::ranges::greater{}, &GroupItem::num_groups);
+    std::ranges::stable_sort(result_.work_tiles, std::ranges::greater{}, &GroupWorkTile::num_groups);
     return std::move(result_);
   }
 
  private:
-  std::span<const TileRun> runs_of(const TileItem& item) const {
+  std::span<const TileRange> runs_of(const MaskTile& work_tile) const {
     return std::span(tiles_.runs)
-        .subspan(static_cast<size_t>(item.run_begin), static_cast<size_t>(item.run_end - item.run_begin));
+        .subspan(static_cast<size_t>(work_tile.run_begin),
+                 static_cast<size_t>(work_tile.run_end - work_tile.run_begin));
   }
 
   /// False: the item is not one for this list.
-  bool add(const TileItem& item) {
+  bool add(const MaskTile& work_tile) {
     keys_.clear(), masked_.clear();
     const auto mask_begin = static_cast<int32_t>(result_.masks.size());
-    for (const TileRun& run : runs_of(item)) {
+    for (const TileRange& run : runs_of(work_tile)) {
       if (run.k_begin % kGroupKeys != 0 || (run.k_end % kGroupKeys != 0 && !ends_in_diagonal(run))) return false;
       for (int32_t key = run.k_begin; key < run.k_end; key += kGroupKeys) {
         if (run.full_begin <= key && key + kGroupKeys <= run.full_end) {
           keys_.push_back(key);
         } else {
           masked_.push_back(key);
-          result_.masks.push_back(mask_of(item, run, key));
+          result_.masks.push_back(mask_of(work_tile, run, key));
         }
       }
     }
-    if (!any_masks_ && result_.masks.size() > kFreeMasks * tiles_.items.size() + num_groups_ / kShareOfMasks)
+    if (!any_masks_ && result_.masks.size() > kFreeMasks * tiles_.work_tiles.size() + num_groups_ / kShareOfMasks)
       return false;
-    if (keys_.empty() && !masked_.empty() && !sees_with_all_rows(item, static_cast<size_t>(mask_begin))) return false;
+    if (keys_.empty() && !masked_.empty() && !sees_with_all_rows(work_tile, static_cast<size_t>(mask_begin)))
+      return false;
     keys_.insert(keys_.end(), masked_.begin(), masked_.end());
     num_groups_ += keys_.size();
     mark_large_boxes(keys_);
@@ -58,32 +60,32 @@ class Grouper {
       last_ = static_cast<std::ptrdiff_t>(result_.groups.size());
       result_.groups.insert(result_.groups.end(), keys_.begin(), keys_.end());
     }
-    result_.items.push_back({item.row_begin, item.row_end, static_cast<int32_t>(last_),
-                             static_cast<int32_t>(keys_.size()), static_cast<int32_t>(masked_.size()), mask_begin, -1,
-                             0});
+    result_.work_tiles.push_back({work_tile.row_begin, work_tile.row_end, static_cast<int32_t>(last_),
+                                  static_cast<int32_t>(keys_.size()), static_cast<int32_t>(masked_.size()), mask_begin,
+                                  -1, 0});
     return true;
   }
 
   /// Whether a tile that is shorter than a group cuts one which later rows see whole.
-  bool ends_in_diagonal(const TileRun& run) const {
+  bool ends_in_diagonal(const TileRange& run) const {
     return any_masks_ && run.interval_begin < 0 && run.k_end == run.row_end + run.max_diag;
   }
 
-  RowInterval seen(const TileItem& item, const TileRun& run, int32_t row) const {
+  RowInterval seen(const MaskTile& work_tile, const TileRange& run, int32_t row) const {
     if (run.interval_begin >= 0) {
-      return tiles_.intervals[static_cast<size_t>(run.interval_begin + row - item.row_begin)];
+      return tiles_.intervals[static_cast<size_t>(run.interval_begin + row - work_tile.row_begin)];
     }
     if (row < run.row_begin || row >= run.row_end) return {0, 0};
     return {std::max(run.slice_k_begin, row + run.min_diag), std::min(run.slice_k_end, row + run.max_diag + 1)};
   }
 
-  GroupMask mask_of(const TileItem& item, const TileRun& run, int32_t first_key) const {
+  GroupMask mask_of(const MaskTile& work_tile, const TileRange& run, int32_t first_key) const {
     GroupMask mask{};
-    for (int32_t row = item.row_begin; row < item.row_end; ++row) {
-      const RowInterval interval = seen(item, run, row);
+    for (int32_t row = work_tile.row_begin; row < work_tile.row_end; ++row) {
+      const RowInterval interval = seen(work_tile, run, row);
       const int32_t begin = std::max(interval.begin, first_key), end = std::min(interval.end, first_key + kGroupKeys);
       for (int32_t key = begin; key < end; ++key) {
-        for (int32_t r = (row - item.row_begin) * pack_; r < (row - item.row_begin + 1) * pack_; ++r) {
+        for (int32_t r = (row - work_tile.row_begin) * pack_; r < (row - work_tile.row_begin + 1) * pack_; ++r) {
           mask.keys[key - first_key].words[r / 32] |= uint32_t{1} << r % 32;
         }
       }
@@ -92,14 +94,14 @@ class Grouper {
   }
 
   /// Whether each row of the item sees a key of the masks from `first` on.
-  bool sees_with_all_rows(const TileItem& item, size_t first) const {
+  bool sees_with_all_rows(const MaskTile& work_tile, size_t first) const {
     RowBits all{};
     for (size_t i = first; i < result_.masks.size(); ++i) {
       for (const RowBits& key : result_.masks[i].keys) {
         for (int w = 0; w < 4; ++w) all.words[w] |= key.words[w];
       }
     }
-    for (int32_t r = 0; r < (item.row_end - item.row_begin) * pack_; ++r) {
+    for (int32_t r = 0; r < (work_tile.row_end - work_tile.row_begin) * pack_; ++r) {
       if (!(all.words[r / 32] >> r % 32 & 1)) return false;
     }
     return true;
@@ -116,7 +118,7 @@ class Grouper {
 
 }  // namespace
 
-std::optional<GroupList> group_items(const TileList& tiles, bool any_masks) {
+std::optional<GroupList> group_work_tiles(const TileList& tiles, bool any_masks) {
   return Grouper(tiles, any_masks).group();
 }
 
@@ -129,11 +131,11 @@ GroupList join_groups(std::span<const GroupList> lists, int32_t groups_per_mask)
     joined.groups.insert(joined.groups.end(), list.groups.begin(), list.groups.end());
     joined.masks.insert(joined.masks.end(), list.masks.begin(), list.masks.end());
     for (int32_t i = 0; i < groups_per_mask; ++i) {
-      for (GroupItem item : list.items) {
-        item.group_begin += group_begin;
-        item.mask_begin += mask_begin;
-        item.head_group = static_cast<int32_t>(g) * groups_per_mask + i;
-        joined.items.push_back(item);
+      for (GroupWorkTile work_tile : list.work_tiles) {
+        work_tile.group_begin += group_begin;
+        work_tile.mask_begin += mask_begin;
+        work_tile.head_group = static_cast<int32_t>(g) * groups_per_mask + i;
+        joined.work_tiles.push_back(work_tile);
       }
     }
   }

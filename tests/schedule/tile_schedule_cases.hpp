@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "machine/gpu_model.hpp"
-#include "schedule/dealing.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/makespan.hpp"
 #include "schedule/tile_list.hpp"
+#include "schedule/tile_schedule.hpp"
 #include "schedule/work_list.hpp"
 
 namespace tangram::test {
@@ -53,7 +53,7 @@ inline std::vector<DealingCase> read_dealing_cases(const std::string& path) {
 struct DealingProblem {
   explicit DealingProblem(const DealingCase& of) : shape(of.shape), tiles(transposed_tiles(of)) {
     const schedule::WorkList work =
-        schedule::make_work_list(tiles, of.slices, shape, {}, {}, {.given = schedule::Dealing{}});
+        schedule::make_work_list(tiles, of.slices, shape, {}, {}, {.given = schedule::TileSchedule{}});
     extents = schedule::measure_extents(tiles, work.run_tiles);
     spread = schedule::length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   }
@@ -74,22 +74,22 @@ struct DealingProblem {
   double spread = 0;
 };
 
-/// `p4_t1_j2_g_s96_r132_i`: pieces, together, joint, grouped, most_steps,
-/// parts_of_rest, heads_inside; what is 0 or false is left out.
-inline std::string to_text(const schedule::Dealing& how) {
-  std::string text = fmt::format("p{}", how.pieces);
-  if (how.together > 0) text += fmt::format("_t{}", how.together);
-  if (how.joint > 0) text += fmt::format("_j{}", how.joint);
-  if (how.grouped) text += "_g";
-  if (how.most_steps > 0) text += fmt::format("_s{}", how.most_steps);
-  if (how.parts_of_rest > 0) text += fmt::format("_r{}", how.parts_of_rest);
-  if (how.heads_inside) text += "_i";
+/// `p4_t1_j2_g_s96_r132_i`: pieces, together, joint, grouped, max_steps,
+/// guided_divisor, heads_innermost; what is 0 or false is left out.
+inline std::string to_text(const schedule::TileSchedule& how) {
+  std::string text = fmt::format("p{}", how.head_splits);
+  if (how.heads_in_l2 > 0) text += fmt::format("_t{}", how.heads_in_l2);
+  if (how.last_wave_heads > 0) text += fmt::format("_j{}", how.last_wave_heads);
+  if (how.by_document) text += "_g";
+  if (how.max_steps > 0) text += fmt::format("_s{}", how.max_steps);
+  if (how.guided_divisor > 0) text += fmt::format("_r{}", how.guided_divisor);
+  if (how.heads_innermost) text += "_i";
   return text;
 }
 
 /// Throws std::runtime_error for what to_text does not write.
-inline schedule::Dealing dealing_from_text(std::string_view text) {
-  schedule::Dealing how;
+inline schedule::TileSchedule dealing_from_text(std::string_view text) {
+  schedule::TileSchedule how;
   size_t at = 0;
   const auto number = [&] {
     size_t used = 0;
@@ -101,13 +101,13 @@ inline schedule::Dealing dealing_from_text(std::string_view text) {
     const char letter = text[at++];
     switch (letter) {
       case '_': break;
-      case 'p': how.pieces = number(); break;
-      case 't': how.together = number(); break;
-      case 'j': how.joint = number(); break;
-      case 'g': how.grouped = true; break;
-      case 's': how.most_steps = number(); break;
-      case 'r': how.parts_of_rest = number(); break;
-      case 'i': how.heads_inside = true; break;
+      case 'p': how.head_splits = number(); break;
+      case 't': how.heads_in_l2 = number(); break;
+      case 'j': how.last_wave_heads = number(); break;
+      case 'g': how.by_document = true; break;
+      case 's': how.max_steps = number(); break;
+      case 'r': how.guided_divisor = number(); break;
+      case 'i': how.heads_innermost = true; break;
       default: throw std::runtime_error(fmt::format("dealing_from_text: cannot read {}", text));
     }
   }

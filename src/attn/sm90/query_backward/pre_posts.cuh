@@ -4,30 +4,30 @@
 // out, dout and lse (or delta), and zeroed sums. After: dk and dv from their sums.
 #pragma once
 
-#include "attn/sm90/backward/edges.cuh"
+#include "attn/sm90/backward/pre_posts.cuh"
 #include "attn/sm90/query_backward/params.hpp"
 
 namespace tangram::sm90::query_backward {
 
-inline constexpr int kEdgeThreads = backward::kEdgeThreads;
-inline constexpr int kGroupsOfCta = kEdgeThreads / 32;  // of keys, dk and dv each for itself
+inline constexpr int kPrePostThreads = backward::kPrePostThreads;
+inline constexpr int kGroupsOfCta = kPrePostThreads / 32;  // of keys, dk and dv each for itself
 
 /// One CTA for each tile of rows and head group.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) before_kernel(const __grid_constant__ PrePostParams params) {
   ptx::grid_dependency_launch();
   const int thread = static_cast<int>(threadIdx.x);
   if (blockIdx.x == 0 && thread == 0) *params.ticket = 0;
   const int64_t num_sums = int64_t{2} * params.num_heads_kv * params.num_key_groups * (kGroupFloats<kHeadDim> / 4);
-  const int64_t num_threads = int64_t{gridDim.x} * kEdgeThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kEdgeThreads + thread; i < num_sums; i += num_threads) {
+  const int64_t num_threads = int64_t{gridDim.x} * kPrePostThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kPrePostThreads + thread; i < num_sums; i += num_threads) {
     reinterpret_cast<float4*>(params.dk_sums)[i] = float4{};
   }
   const int tile = static_cast<int>(blockIdx.x) / params.num_head_groups;
   const int head_group = static_cast<int>(blockIdx.x) - tile * params.num_head_groups;
   if (tile >= params.num_tiles) return;  // no queries at all
   constexpr int kLanes = kHeadDim / 8;   // of a row
-  constexpr int kRowsAtOnce = kEdgeThreads / kLanes;
+  constexpr int kRowsAtOnce = kPrePostThreads / kLanes;
   constexpr int kPasses = kRows / kRowsAtOnce;
   const int column = thread % kLanes * 8;
   uint4 out[kPasses], dout[kPasses];
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kEdgeThreads) before_kernel(const __grid_const
 
 /// A warp for each group of keys, of dk and of dv.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kEdgeThreads) after_kernel(const __grid_constant__ EdgeParams params) {
+__global__ void __launch_bounds__(kPrePostThreads) after_kernel(const __grid_constant__ PrePostParams params) {
   const int64_t warp = int64_t{blockIdx.x} * kGroupsOfCta + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t num_sums = int64_t{params.num_heads_kv} * params.num_key_groups;

@@ -11,10 +11,10 @@
 
 namespace tangram::schedule {
 
-inline constexpr int32_t kItemZeroRows = 1;    ///< some rows of the key tile are nobody's: zero them (see `covered`)
-inline constexpr int32_t kItemOddPhase = 2;    ///< set by the kernel: phase of the barriers of K and V
-inline constexpr int32_t kItemDescending = 4;  ///< likewise: as Walk
-inline constexpr int32_t kItemHeadsInside = 8;
+inline constexpr int32_t kWorkTileZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
+inline constexpr int32_t kWorkTileOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
+inline constexpr int32_t kWorkTileDescending = 4;  ///< likewise: as Walk
+inline constexpr int32_t kWorkTileHeadsInside = 8;
 
 /// The query rows [row_begin, row_end) of a tile, at most kBlockM; the tiles cover all rows in order.
 struct QueryTile {
@@ -22,8 +22,8 @@ struct QueryTile {
   int32_t row_end = 0;
 };
 
-/// The query tiles [first, end) of a run, and where `turn_segments` says its turns in deterministic calls.
-struct RunTiles {
+/// The query tiles [first, end) of a run, and where `dq_order_segments` says its turns in deterministic calls.
+struct RangeQueryTiles {
   int32_t first = 0;
   int32_t end = 0;
   int32_t segment = 0;
@@ -32,7 +32,7 @@ struct RunTiles {
 /// One unit of work: the keys [row_begin, row_end) of one KV head against the query heads [head_begin, head_end) and
 /// the runs of queries [run_begin, run_end). Runs are TileRuns of the transposed mask: what they call rows are keys
 /// here, and what they call keys are queries.
-struct alignas(16) Item {
+struct alignas(16) WorkTile {
   int32_t row_begin = 0;
   int32_t row_end = 0;
   int32_t run_begin = 0;
@@ -40,35 +40,36 @@ struct alignas(16) Item {
   int32_t kv_head = 0;
   int32_t head_begin = 0;
   int32_t head_end = 0;
-  int32_t num_steps = 0;  ///< (query head, query tile) pairs of this item
-  int32_t piece = 0;      ///< of num_pieces items with the same keys and KV head, dealt in the order of their pieces;
-                          ///< the kernel changes it to their order of ending, unless calls are deterministic
-  int32_t num_pieces = 1;
-  int32_t slab = 0;  ///< where the pieces add up
+  int32_t num_steps = 0;   ///< (query head, query tile) pairs of this item
+  int32_t head_split = 0;  ///< of num_head_splits items with the same keys and KV head, dealt in the order of their
+                           ///< pieces; the kernel changes it to their order of ending, unless calls are deterministic
+  int32_t num_head_splits = 1;
+  int32_t accum_tile = 0;  ///< where the pieces add up
   int32_t flags = 0;
   uint32_t covered[4] = {};  ///< bit i: row row_begin + i is seen by some query
 };
-static_assert(sizeof(Item) == 64);
+static_assert(sizeof(WorkTile) == 64);
 
 /// Deterministic calls: in the order of the walk, the query tiles of a run from `first_tile` up to the next segment's
 /// are this run's to add to as number `turn`. The last segment of a run is followed by one of kNoTile.
-struct TurnSegment {
+struct DqOrderSegment {
   int32_t first_tile = 0;
   int32_t turn = 0;
 
-  friend bool operator==(const TurnSegment&, const TurnSegment&) = default;
+  friend bool operator==(const DqOrderSegment&, const DqOrderSegment&) = default;
 };
 inline constexpr int32_t kNoTile = -1;
 
 /// The order of an item's steps.
 struct Walk {
-  bool descending = false;    ///< last run and last query tile first
-  bool heads_inside = false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
+  bool descending = false;  ///< last run and last query tile first
+  bool heads_innermost =
+      false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
 };
 
 /// What kernels must know of a mask beside its lists.
 struct BackwardFacts {
-  int32_t num_items = 0;
+  int32_t num_work_tiles = 0;
   Walk walk;
   bool zeroed_sums = true;  ///< dq is added to zeros, else the first addition stores
 };

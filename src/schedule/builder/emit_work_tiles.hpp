@@ -2,19 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Where what tiles have counted goes, and how the items of a backward pass are dealt: by the rule of
-// dealing_by_rule() (dealing_rule.hpp), which no simulation chooses. By one team.
+// heuristic_tile_schedule() (tile_schedule_heuristic.hpp), which no simulation chooses. By one team.
 #pragma once
 
 #include <cstdint>
 
 #include "schedule/builder/places.hpp"
-#include "schedule/dealing_rule.hpp"
+#include "schedule/tile_schedule_heuristic.hpp"
 
 namespace tangram::schedule::builder {
 
 /// Refuses a mask whose lists have no room, and makes what was counted that of a mask which shows nothing.
 template <class Team>
-TANGRAM_HOST_DEVICE void check_room(const Team& team, const Build& build) {
+TANGRAM_HOST_DEVICE void check_capacity(const Team& team, const Build& build) {
   State& state = *build.state;
   for (int index = 0; index < 2; ++index) {
     if (!(index == 0 ? build.has_forward : build.has_backward)) continue;
@@ -23,10 +23,10 @@ TANGRAM_HOST_DEVICE void check_room(const Team& team, const Build& build) {
     int64_t mine = 0;
     for_each(team, num_tiles, [&](int32_t tile) { mine += pass.first_run[tile]; });
     const int64_t num_runs = team.sum(mine);
-    const auto num_pieces = static_cast<int64_t>(state.num_pieces[index]);
-    if (team.rank() == 0 && !state.refused && (num_runs > pass.max_runs || num_pieces > pass.max_pieces)) {
+    const auto num_head_splits = static_cast<int64_t>(state.num_head_splits[index]);
+    if (team.rank() == 0 && !state.refused && (num_runs > pass.max_runs || num_head_splits > pass.max_pieces)) {
       // Where there was no room for pieces, runs were not counted: of three pieces two may be of one run.
-      const int64_t needed = num_runs > pass.max_runs ? num_runs : num_pieces / 2;
+      const int64_t needed = num_runs > pass.max_runs ? num_runs : num_head_splits / 2;
       refuse(state, index == 0 ? Problem::kForwardRuns : Problem::kBackwardRuns, 0, needed, pass.max_runs);
     }
     team.sync();
@@ -48,12 +48,12 @@ TANGRAM_HOST_DEVICE void check_room(const Team& team, const Build& build) {
 template <class Team>
 TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   const State& state = *build.state;
-  const int32_t num_q_tiles = state.num_q_tiles, num_items = state.num_tiles[1];
+  const int32_t num_q_tiles = state.num_q_tiles, num_work_tiles = state.num_tiles[1];
   const Tile* const tiles = build.passes[1].tiles;
   int32_t* const inside = build.inside;
   for_each(team, num_q_tiles + 1, [&](int32_t t) { inside[t] = build.is_begin[t] = build.longest[t] = 0; });
   team.sync();
-  for_each(team, num_items, [&](int32_t i) {
+  for_each(team, num_work_tiles, [&](int32_t i) {
     if (tiles[i].count == 0) return;
     team.add(&inside[tiles[i].first], 1);
     team.add(&inside[tiles[i].end - 1], -1);
@@ -65,7 +65,7 @@ TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   for_each(team, num_q_tiles, [&](int32_t t) { inside[t] = build.is_begin[t] != 0 && inside[t] == 0; });
   team.sync();
   const int32_t num_groups = sums_before(team, inside, num_q_tiles);
-  for_each(team, num_items, [&](int32_t i) {
+  for_each(team, num_work_tiles, [&](int32_t i) {
     if (tiles[i].count > 0) team.raise(&build.longest[inside[tiles[i].first + 1] - 1], tiles[i].count);
   });
   team.sync();
@@ -81,7 +81,7 @@ TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   return num_groups;
 }
 
-/// As choose_direction; heads_inside: whether neighbours begin at the same tile.
+/// As choose_direction; heads_innermost: whether neighbours begin at the same tile.
 template <class Team>
 TANGRAM_HOST_DEVICE Walk direction_of(const Team& team, const Tile* tiles, int32_t count) {
   int64_t ascending = 0, descending = 0, pairs = 0, same_first = 0, same_end = 0;
@@ -109,7 +109,7 @@ TANGRAM_HOST_DEVICE Walk direction_of(const Team& team, const Tile* tiles, int32
 template <class Team>
 TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   State& state = *build.state;
-  check_room(team, build);
+  check_capacity(team, build);
   for (int index = 0; index < 2; ++index) {
     if (!(index == 0 ? build.has_forward : build.has_backward)) continue;
     const Pass& pass = build.passes[index];
@@ -118,7 +118,7 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
     if (team.rank() == 0 && index == 0) state.num_intervals = num_intervals;
   }
   if (!build.has_backward || state.num_tiles[1] == 0) {
-    if (team.rank() == 0) state.num_items = 0, *build.facts = {};
+    if (team.rank() == 0) state.num_work_tiles = 0, *build.facts = {};
     return;
   }
   const int32_t num_tiles = state.num_tiles[1];
@@ -132,47 +132,47 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   });
   visits = team.sum(visits), num_seen = team.sum(num_seen), between = team.sum(between);
   longest = team.greatest(longest);
-  int64_t long_items = 0;
-  for_each(team, num_tiles, [&](int32_t i) { long_items += is_long(tiles[i].count, num_seen, visits); });
-  long_items = team.sum(long_items);
+  int64_t long_work_tiles = 0;
+  for_each(team, num_tiles, [&](int32_t i) { long_work_tiles += is_long(tiles[i].count, num_seen, visits); });
+  long_work_tiles = team.sum(long_work_tiles);
   const Walk direction = direction_of(team, tiles, num_tiles);
   const int heads = build.num_heads_q / build.num_heads_kv;
-  const int32_t most_steps = most_steps_by_rule(static_cast<double>(visits), build.num_heads_q, build.multiprocessors);
+  const int32_t max_steps = most_steps_by_rule(static_cast<double>(visits), build.num_heads_q, build.multiprocessors);
   const bool scattered = is_scattered(visits, between);
-  bool heads_inside = direction.heads_inside;
+  bool heads_innermost = direction.heads_innermost;
   Sections sections;
   const bool deals_scattered = scattered && !build.deterministic;
   if (deals_scattered) {
-    sections = scattered_sections(longest, long_items, num_seen, visits, build.num_heads_q, heads,
-                                  build.multiprocessors, build.scattered_pieces, build.heads_inside);
+    sections = scattered_sections(longest, long_work_tiles, num_seen, visits, build.num_heads_q, heads,
+                                  build.multiprocessors, build.scattered_pieces, build.heads_innermost);
   }
-  if (sections.pieces > 0) {
-    heads_inside = build.heads_inside;
+  if (sections.head_splits > 0) {
+    heads_innermost = build.heads_innermost;
   } else if (!deals_scattered && num_groups == 1 && is_nested(longest, num_seen, visits)) {
     sections = build.cached;
-    heads_inside = heads_inside && sections.together == 1;
+    heads_innermost = heads_innermost && sections.heads_in_l2 == 1;
   }
-  const bool in_sections = sections.pieces > 0, in_turn = !in_sections && build.deterministic && num_groups > 1;
-  int64_t num_pieces = 0;
+  const bool in_sections = sections.head_splits > 0, in_turn = !in_sections && build.deterministic && num_groups > 1;
+  int64_t num_head_splits = 0;
   for_each(team, num_tiles, [&](int32_t i) {
     const int64_t steps = int64_t{tiles[i].count} * heads;
     const bool is_seen = tiles[i].count > 0;
-    const int pieces = in_sections ? (is_seen ? sections.pieces : 1)
-                       : in_turn   ? 1
-                                   : pieces_by_rule(most_steps, steps, heads);
+    const int head_splits = in_sections ? (is_seen ? sections.head_splits : 1)
+                            : in_turn   ? 1
+                                        : pieces_by_rule(max_steps, steps, heads);
     const int32_t behind = in_sections ? 1 : num_groups;
     const int32_t group = !is_seen ? behind : in_sections ? 0 : build.group_place[build.inside[tiles[i].first + 1] - 1];
-    build.shares[i] = {group, static_cast<int32_t>(steps / pieces), pieces};
-    num_pieces += pieces;
+    build.shares[i] = {group, static_cast<int32_t>(steps / head_splits), head_splits};
+    num_head_splits += head_splits;
   });
-  num_pieces = team.sum(num_pieces);
+  num_head_splits = team.sum(num_head_splits);
   if (team.rank() != 0) return;
-  state.num_items = static_cast<int32_t>(num_pieces) * build.num_heads_kv;
+  state.num_work_tiles = static_cast<int32_t>(num_head_splits) * build.num_heads_kv;
   state.sections = sections;
   state.heads_together = in_turn ? heads_in_turn(build.num_heads_q, build.num_heads_kv) : 1;
-  *build.facts = {state.num_items,
-                  {direction.descending, heads_inside},
-                  zeroes_sums(direction.heads_inside, scattered, visits, state.num_q_tiles)};
+  *build.facts = {state.num_work_tiles,
+                  {direction.descending, heads_innermost},
+                  zeroes_sums(direction.heads_innermost, scattered, visits, state.num_q_tiles)};
 }
 
 }  // namespace tangram::schedule::builder

@@ -21,13 +21,13 @@ inline constexpr int64_t kLeastBlock = 16;
 bool fills_steps(const MaskCapacity& capacity);
 
 /// What lists have room for in a buffer that does not gather: as `capacity` says, but for blocks that fill steps.
-MaskCapacity room_of_lists(const MaskCapacity& capacity);
+MaskCapacity list_capacity(const MaskCapacity& capacity);
 
 /// Throws InvalidArgument for data that a buffer made for blocks does not take.
 void check_is_blocks(const MaskData& data);
 
 /// Throws InvalidArgument, naming the function that takes such data and what to make larger, for a mask that lists of
-/// `room`, of room_of_lists(), cannot hold.
-void check_room(const MaskData& data, const AttnShape& shape, const MaskCapacity& room);
+/// `room`, of list_capacity(), cannot hold.
+void check_capacity(const MaskData& data, const AttnShape& shape, const MaskCapacity& room);
 
 }  // namespace tangram::schedule

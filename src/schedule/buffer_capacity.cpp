@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/buffer_room.hpp"
+#include "schedule/buffer_capacity.hpp"
 
 #include <algorithm>
 #include <variant>
@@ -66,7 +66,7 @@ bool fills_steps(const MaskCapacity& capacity) {
   return capacity.block_size > 0 && capacity.block_size % kBlockStepKeys == 0 && capacity.head_groups == 1;
 }
 
-MaskCapacity room_of_lists(const MaskCapacity& capacity) {
+MaskCapacity list_capacity(const MaskCapacity& capacity) {
   MaskCapacity room = capacity;
   if (room.slices == 0) room.slices = room.documents;
   if (!fills_steps(capacity)) return room;
@@ -82,7 +82,7 @@ void check_is_blocks(const MaskData& data) {
           std::holds_alternative<CuSeqlens>(data) ? "documents" : "ranges");
 }
 
-void check_room(const MaskData& data, const AttnShape& shape, const MaskCapacity& room) {
+void check_capacity(const MaskData& data, const AttnShape& shape, const MaskCapacity& room) {
   if (room.block_size > 0) check_is_blocks(data);
   require(room.rows_without_keys,
           "MaskBuffer: device masks need rows_without_keys=true, since the host cannot rule out fully masked rows (got "

@@ -3,7 +3,7 @@
 
 // The factors of forms of dealing are what the committed table of timed dealings gives, and choosing by them loses
 // little.
-#include "schedule/dealing_fit.hpp"
+#include "schedule/tile_schedule_fit.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,18 +17,18 @@ std::vector<test::MeasuredMask> measured_masks(bool deterministic) {
       deterministic ? "backward_deterministic" : "backward");
 }
 
-std::vector<double> written(ItemKind kind, bool deterministic) {
-  std::vector<double> slowness;
-  for (const Form& form : kForms) {
-    slowness.push_back((deterministic ? form.deterministic : form.slowness)[static_cast<size_t>(kind)]);
+std::vector<double> written(ScheduleClass kind, bool deterministic) {
+  std::vector<double> cost_factor;
+  for (const ScheduleCandidate& form : kScheduleCandidates) {
+    cost_factor.push_back((deterministic ? form.deterministic : form.cost_factor)[static_cast<size_t>(kind)]);
   }
-  return slowness;
+  return cost_factor;
 }
 
 TEST(DealingFit, FactorsAreThoseOfTheMeasuredTable) {
   for (const bool deterministic : {false, true}) {
     const auto masks = measured_masks(deterministic);
-    for (const ItemKind kind : {ItemKind::kEqual, ItemKind::kNested, ItemKind::kPacked}) {
+    for (const ScheduleClass kind : {ScheduleClass::kEqual, ScheduleClass::kNested, ScheduleClass::kPacked}) {
       const test::SlownessFit fit(test::of_kind(masks, kind, deterministic));
       // A descent may end in another valley where rounding differs, but in none that is much deeper.
       EXPECT_LT(fit.loss(written(kind, deterministic)), fit.loss(fit.run()) + 1.5e-3)
@@ -61,7 +61,7 @@ TEST(DealingFit, DeterministicCallsOfSingleHeadsAreNotDealtInSections) {
   int count = 0;
   for (test::MeasuredMask mask : measured_masks(true)) {
     if (!mask.few_heads) continue;
-    std::erase_if(mask.tries, [](const auto& one) { return kForms[one.form].together > 0; });
+    std::erase_if(mask.tries, [](const auto& one) { return kScheduleCandidates[one.form].heads_in_l2 > 0; });
     EXPECT_LT(test::slower_than_fastest({mask}, written(mask.kind, true)).front(), 1.1) << mask.name;
     ++count;
   }

@@ -18,7 +18,7 @@ namespace tangram::schedule {
 /// Query rows [row_begin, row_end), of which each sees the keys of `num_groups` entries of GroupList::groups from
 /// group_begin on and no others; of the last `num_masked` of these only what GroupList::masks say, from those of
 /// mask_begin on.
-struct alignas(16) GroupItem {
+struct alignas(16) GroupWorkTile {
   int32_t row_begin;
   int32_t row_end;
   int32_t group_begin;
@@ -28,7 +28,7 @@ struct alignas(16) GroupItem {
   int32_t head_group;  ///< whose item it is; -1: of each head group
   int32_t reserved;
 
-  friend bool operator==(const GroupItem&, const GroupItem&) = default;
+  friend bool operator==(const GroupWorkTile&, const GroupWorkTile&) = default;
 };
 
 /// Of one key: a bit for each packed row of the item, row r being query row r / pack.
@@ -40,15 +40,15 @@ struct GroupMask {
 };
 
 struct GroupList {
-  std::vector<GroupItem> items;  ///< most groups first
-  std::vector<int32_t> groups;   ///< first keys, multiples of kGroupKeys; negative entries as in GatheredList
+  std::vector<GroupWorkTile> work_tiles;  ///< most groups first
+  std::vector<int32_t> groups;            ///< first keys, multiples of kGroupKeys; negative entries as in GatheredList
   std::vector<GroupMask> masks;
 };
 
 /// The items of `tiles`, whose rows times heads that are packed are 128. Nothing where runs are not whole groups of
 /// keys, where groups are masked too often (unless `any_masks`), or where some row of a tile sees nothing and others
 /// do. Equal neighbours share their groups. O(items log items + runs + groups).
-std::optional<GroupList> group_items(const TileList& tiles, bool any_masks = false);
+std::optional<GroupList> group_work_tiles(const TileList& tiles, bool any_masks = false);
 
 /// One list of those of several masks, mask g being that of `groups_per_mask` head groups from g * groups_per_mask on:
 /// head group after head group, in each the items in the order of its list.
