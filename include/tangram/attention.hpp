@@ -12,10 +12,10 @@
 
 #include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
-#include "tangram/device_arrivals.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 #include "tangram/error.hpp"
-#include "tangram/gradient_places.hpp"
-#include "tangram/key_stretch.hpp"
+#include "tangram/kv_ready_flags.hpp"
+#include "tangram/local_kv_range.hpp"
 #include "tangram/mask_capacity.hpp"
 #include "tangram/mask_data.hpp"
 #include "tangram/slice.hpp"
@@ -67,18 +67,18 @@ struct AttnForwardArgs {
   /// so far. Otherwise they are overwritten, rows that see nothing included.
   bool accumulate = false;
   AttnOptions options;
-  /// Keys of AttnBackend::prepare_arrivals may still be on their way: the call waits for each where it needs it. Null:
-  /// all keys are there. Only where can_wait_for_keys().
-  const DeviceArrivals* arrivals = nullptr;
-  /// Tensors that hold the keys of AttnBackend::prepare_stretches, `[rows, num_heads_kv, dim]` with as many rows as
-  /// those need, or empty: all keys are read from k and v. Only where can_read_elsewhere().
-  ConstTensorView k_elsewhere;
-  ConstTensorView v_elsewhere;
+  /// Keys of AttnBackend::prepare_ready_flags may still be on their way: the call waits for each where it needs it.
+  /// Null: all keys are there. Only where can_wait_for_keys().
+  const KvReadyFlags* ready_flags = nullptr;
+  /// Tensors that hold the keys of AttnBackend::prepare_local_kv, `[rows, num_heads_kv, dim]` with as many rows as
+  /// those need, or empty: all keys are read from k and v. Only where supports_local_kv().
+  ConstTensorView k_local;
+  ConstTensorView v_local;
   /// At least AttnBackend::forward_workspace_bytes, or none.
   AttnWorkspace workspace;
-  /// In place of AttnBackend::prepare_stretches: a table that AttnBackend::write_stretch_table wrote, in memory(), read
-  /// when the call runs. Null: none. Keys of it lie in k_elsewhere and v_elsewhere, which must be given.
-  const void* stretch_table = nullptr;
+  /// In place of AttnBackend::prepare_local_kv: a table that AttnBackend::write_local_kv_table wrote, in memory(), read
+  /// when the call runs. Null: none. Keys of it lie in k_local and v_local, which must be given.
+  const void* local_kv_table = nullptr;
 };
 
 struct AttnBackwardArgs {
@@ -101,17 +101,17 @@ struct AttnBackwardArgs {
   /// written: those of other stages may be under way to another rank.
   bool accumulate_dkv = false;
   AttnOptions options;
-  const DeviceArrivals* arrivals = nullptr;  // these three as in AttnForwardArgs
-  ConstTensorView k_elsewhere;
-  ConstTensorView v_elsewhere;
+  const KvReadyFlags* ready_flags = nullptr;  // these three as in AttnForwardArgs
+  ConstTensorView k_local;
+  ConstTensorView v_local;
   /// Where the rows of dk and dv go one by one. Only where can_wait_for_keys(), and without accumulate_dkv.
-  GradientPlaces places;
+  DkvScatterMap places;
   /// Precomputed rowsum(dout * out), [seqlen_q, num_heads_q], or null. If given, `out` is not read and may be empty, so
   /// that a rank which computes rows of another rank need not fetch their out. Only where takes_delta().
   const float* delta = nullptr;
   /// At least AttnBackend::backward_workspace_bytes, or none.
   AttnWorkspace workspace;
-  const void* stretch_table = nullptr;  // as in AttnForwardArgs
+  const void* local_kv_table = nullptr;  // as in AttnForwardArgs
   /// A cudaEvent_t, or null: what reads keys and values waits for it on the device; what reads queries, out and dout
   /// alone need not. Only with masks of make_buffer() without block_size.
   void* keys_ready = nullptr;
@@ -162,7 +162,7 @@ class AttnBackend {
 
   /// Declares which keys of a prepared mask may arrive after the launch, in order of arrival, with at most kMaxKeyFlags
   /// distinct flags. Once, after prepare() and before prepare_backward(), and only where can_wait_for_keys().
-  virtual void prepare_arrivals(PreparedMask& /*mask*/, std::span<const KeyArrival> /*arrivals*/) const {}
+  virtual void prepare_ready_flags(PreparedMask& /*mask*/, std::span<const KeyReadyFlag> /*arrivals*/) const {}
   static constexpr int kMaxKeyFlags = 64;
 
   /// Heuristic: whether calls of these slices are so much faster with all keys present that transfers should complete
@@ -170,20 +170,20 @@ class AttnBackend {
   virtual bool wants_all_keys(std::span<const AttnSlice> /*slices*/, const AttnShape& /*shape*/) const { return false; }
 
   /// Whether calls can read keys from other tensors than k and v.
-  virtual bool can_read_elsewhere() const { return false; }
+  virtual bool supports_local_kv() const { return false; }
 
-  /// Says which keys of a prepared mask calls find in k_elsewhere and v_elsewhere, in disjoint stretches. The first and
-  /// last kStretchBorder keys of each must be in k and v as well, since tiles of keys may reach beyond it; all others
-  /// need not be. Once, after prepare(), and only where can_read_elsewhere().
-  virtual void prepare_stretches(PreparedMask& /*mask*/, std::span<const KeyStretch> /*stretches*/) const {}
-  static constexpr int kStretchBorder = 127;
+  /// Says which keys of a prepared mask calls find in k_local and v_local, in disjoint stretches. The first and
+  /// last kLocalKvHalo keys of each must be in k and v as well, since tiles of keys may reach beyond it; all others
+  /// need not be. Once, after prepare(), and only where supports_local_kv().
+  virtual void prepare_local_kv(PreparedMask& /*mask*/, std::span<const LocalKvRange> /*stretches*/) const {}
+  static constexpr int kLocalKvHalo = 127;
 
   /// The same for calls whose stretches change under them, as masks of make_buffer() do:
-  /// AttnForwardArgs::stretch_table. Bytes of the table of `seqlen_k` keys, 0: there are none; and the table, into
+  /// AttnForwardArgs::local_kv_table. Bytes of the table of `seqlen_k` keys, 0: there are none; and the table, into
   /// memory of the host that is aligned to 16. Throws InvalidArgument for stretches that overlap or lie outside.
-  virtual int64_t stretch_table_bytes(int64_t /*seqlen_k*/) const { return 0; }
-  virtual void write_stretch_table(std::span<const KeyStretch> /*stretches*/, int64_t /*seqlen_k*/,
-                                   std::byte* /*to*/) const {}
+  virtual int64_t local_kv_table_bytes(int64_t /*seqlen_k*/) const { return 0; }
+  virtual void write_local_kv_table(std::span<const LocalKvRange> /*stretches*/, int64_t /*seqlen_k*/,
+                                    std::byte* /*to*/) const {}
 
   /// Whether backward() can be given AttnBackwardArgs::delta.
   virtual bool takes_delta() const { return false; }
@@ -205,7 +205,7 @@ class AttnBackend {
   /// As prepare(), with the mask of each of n = `slices.size()` groups of heads: group g has the K/V heads [g *
   /// num_heads_kv / n, (g + 1) * num_heads_kv / n) and their query heads. `tiles`: as many, or none where forward()
   /// will not be called. Calls are as those of one mask. Keys come in time and lie in k and v: neither
-  /// prepare_arrivals() nor prepare_stretches() takes such a mask. Throws InvalidArgument for what the backend cannot
+  /// prepare_ready_flags() nor prepare_local_kv() takes such a mask. Throws InvalidArgument for what the backend cannot
   /// do, a number of masks that does not divide num_heads_kv, and where takes_head_masks() is false.
   virtual std::unique_ptr<PreparedMask> prepare_head_masks(std::span<const std::span<const AttnSlice>> /*slices*/,
                                                            const AttnShape& /*shape*/,

@@ -29,11 +29,11 @@ struct BufferedPassSpec {
 
 /// What one rank moves by one plan.
 struct BufferedTables {
-  Exchange exchange;                  ///< of all rows; read backwards, of their gradients. Pieces by peer
-  std::vector<KeyStretch> own_rows;   ///< that begin() copies, as in DevicePassSpec
-  int64_t landing_rows = 0;           ///< that come, or are copied or read elsewhere; those behind them become zeros
-  std::vector<int64_t> return_begin;  ///< by rank: where in what comes back to it the rows of this rank begin
-  std::vector<Range> left, absent;    ///< of the sums, as in DevicePass::leave_rows
+  Exchange exchange;                   ///< of all rows; read backwards, of their gradients. Pieces by peer
+  std::vector<LocalKvRange> own_rows;  ///< that begin() copies, as in DevicePassSpec
+  int64_t landing_rows = 0;            ///< that come, or are copied or read elsewhere; those behind them become zeros
+  std::vector<int64_t> return_begin;   ///< by rank: where in what comes back to it the rows of this rank begin
+  std::vector<Range> left, absent;     ///< of the sums, as in DevicePass::leave_rows
 };
 
 /// An epoch is begin, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "tangram/communicator.hpp"
-#include "tangram/device_arrivals.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/exchange.hpp"
-#include "tangram/key_stretch.hpp"
+#include "tangram/kv_ready_flags.hpp"
+#include "tangram/local_kv_range.hpp"
 #include "tangram/tensor.hpp"
 
 namespace tangram {
@@ -75,7 +75,7 @@ struct DevicePassSpec {
   std::vector<ReturnTensor> returns;   ///< at most 4; may be empty when `reduces` is
   /// Rows of this rank's own that begin() copies: from rows `row` on of its sources to rows `keys` of the landing
   /// tensors. Disjoint, and none that a cast brings.
-  std::vector<KeyStretch> own_rows;
+  std::vector<LocalKvRange> own_rows;
   /// Copies of the landing buffers. One is taken by each begin() and given back by end(): two let a rank run one pass
   /// ahead of its peers, one more is needed for each pass that is kept (end_kept).
   int num_slots = 2;
@@ -171,7 +171,7 @@ class DevicePass {
   virtual int transfer_sms() const { return 0; }
   /// For kernels that wait inside, where they can (DeviceCommunicator::kernel_transfers). Everything that peers wait
   /// for must be enqueued before such a kernel: call all casts of the epoch first.
-  virtual DeviceArrivals arrivals() const = 0;
+  virtual KvReadyFlags ready_flags() const = 0;
 
   /// Sends the partial rows of `stage` to their owners. `partials`: one per return tensor, `[partial_rows, heads,
   /// dim]`, contiguous, of its partial_dtype. They must stay unchanged until end().

@@ -22,7 +22,7 @@ class Ahead;
 /// with AttnForwardArgs::arrivals; the tile list then begins with what needs them least. Nothing is built for a pass
 /// that was not asked for, whose calls a backend with tile lists then refuses. Throws what AttnBackend::prepare throws.
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape, std::span<const KeyArrival> arrivals = {},
+                                             const AttnShape& shape, std::span<const KeyReadyFlag> ready_flags = {},
                                              AttnPasses passes = AttnPasses::kBoth);
 
 /// A mask, its shape and a backend, ready to be called any number of times, one call at a time. What only backward()

@@ -80,12 +80,12 @@ struct TileList {
   friend bool operator==(const TileList&, const TileList&) = default;
 };
 
-/// Keys that are there once flag `flag` of DeviceArrivals says so.
-struct KeyArrival {
+/// Keys that are there once flag `flag` of KvReadyFlags says so.
+struct KeyReadyFlag {
   Range keys;
   int32_t flag = 0;
 
-  friend bool operator==(const KeyArrival&, const KeyArrival&) = default;
+  friend bool operator==(const KeyReadyFlag&, const KeyReadyFlag&) = default;
 };
 
 }  // namespace tangram

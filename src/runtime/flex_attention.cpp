@@ -74,7 +74,7 @@ void add_backward(const AttnBackend& backend, std::span<PreparedMask* const> pre
 
 /// prepare_slices of slices of a mask, which has checked them.
 std::unique_ptr<PreparedMask> prepare_checked(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                              const AttnShape& shape, std::span<const KeyArrival> arrivals,
+                                              const AttnShape& shape, std::span<const KeyReadyFlag> ready_flags,
                                               AttnPasses passes) {
   const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
   if (!tile_shape) {
@@ -86,10 +86,10 @@ std::unique_ptr<PreparedMask> prepare_checked(const AttnBackend& backend, std::s
   std::optional<TileList> tiles;
   if (passes != AttnPasses::kBackward) {
     tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *tile_shape);
-    if (!arrivals.empty()) schedule::order_by_arrival(*tiles, arrivals, first_wave(gpu_of(backend), shape));
+    if (!ready_flags.empty()) schedule::order_by_readiness(*tiles, ready_flags, first_wave(gpu_of(backend), shape));
   }
   std::unique_ptr<PreparedMask> prepared = backend.prepare(slices, shape, tiles ? &*tiles : nullptr);
-  if (!arrivals.empty()) backend.prepare_arrivals(*prepared, arrivals);
+  if (!ready_flags.empty()) backend.prepare_ready_flags(*prepared, ready_flags);
   if (passes != AttnPasses::kForward) add_backward(backend, *prepared, slices, shape);
   return prepared;
 }
@@ -149,12 +149,12 @@ bool is_plain(const AttnBackwardArgs& args) {
 }  // namespace
 
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape, std::span<const KeyArrival> arrivals,
+                                             const AttnShape& shape, std::span<const KeyReadyFlag> ready_flags,
                                              AttnPasses passes) {
-  if (!backend.tile_shape(shape)) return prepare_checked(backend, slices, shape, arrivals, passes);
+  if (!backend.tile_shape(shape)) return prepare_checked(backend, slices, shape, ready_flags, passes);
   // build_tile_list trusts its slices; the mask checks them.
   const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
-  return prepare_checked(backend, checked.slices(), shape, arrivals, passes);
+  return prepare_checked(backend, checked.slices(), shape, ready_flags, passes);
 }
 
 FlexAttention::FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend)

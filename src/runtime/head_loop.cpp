@@ -75,7 +75,7 @@ void check_heads(const AttnShape& shape, const Args& args) {
   require(args.q.heads == shape.num_heads_q && args.k.heads == shape.num_heads_kv && args.v.heads == shape.num_heads_kv,
           "FlexAttention: q, k and v must have {}, {} and {} heads (got {}, {} and {})", shape.num_heads_q,
           shape.num_heads_kv, shape.num_heads_kv, args.q.heads, args.k.heads, args.v.heads);
-  require(args.arrivals == nullptr && args.k_elsewhere.data == nullptr && args.v_elsewhere.data == nullptr,
+  require(args.ready_flags == nullptr && args.k_local.data == nullptr && args.v_local.data == nullptr,
           "FlexAttention: with masks of head groups keys must lie in k and v from the start");
 }
 

@@ -164,7 +164,7 @@ uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend&
   for (const char letter : backend.name()) hasher.add(static_cast<uint64_t>(letter));
   const std::array values = {static_cast<int64_t>(options.forward), static_cast<int64_t>(options.backward),
                              int64_t{options.with_backward},        int64_t{options.max_kept},
-                             int64_t{backend.can_wait_for_keys()},  int64_t{backend.can_read_elsewhere()}};
+                             int64_t{backend.can_wait_for_keys()},  int64_t{backend.supports_local_kv()}};
   for (const int64_t value : values) hasher.add(static_cast<uint64_t>(value));
   return hasher.value();
 }

@@ -21,8 +21,8 @@ struct Stretch {
 /// The late keys as disjoint stretches in key order.
 class Arrivals {
  public:
-  explicit Arrivals(std::span<const KeyArrival> arrivals) {
-    for (const KeyArrival& arrival : arrivals) {
+  explicit Arrivals(std::span<const KeyReadyFlag> ready_flags) {
+    for (const KeyReadyFlag& arrival : ready_flags) {
       if (!arrival.keys.empty()) late_.push_back({arrival.keys, static_cast<int64_t>(late_.size()) + 1});
     }
     std::sort(late_.begin(), late_.end(),
@@ -83,7 +83,7 @@ TileRange cut_run(const TileRange& run, const Range& keys) {
 
 class Orderer {
  public:
-  Orderer(TileList& tiles, std::span<const KeyArrival> arrivals) : tiles_(tiles), late_(arrivals) {}
+  Orderer(TileList& tiles, std::span<const KeyReadyFlag> ready_flags) : tiles_(tiles), late_(ready_flags) {}
 
   void run(int64_t first_wave) {
     struct Candidate {
@@ -208,8 +208,8 @@ class Orderer {
 
 }  // namespace
 
-void order_by_arrival(TileList& tiles, std::span<const KeyArrival> arrivals, int64_t first_wave) {
-  Orderer(tiles, arrivals).run(first_wave);
+void order_by_readiness(TileList& tiles, std::span<const KeyReadyFlag> ready_flags, int64_t first_wave) {
+  Orderer(tiles, ready_flags).run(first_wave);
 }
 
 }  // namespace tangram::schedule

@@ -15,6 +15,6 @@ namespace tangram::schedule {
 /// are there already move to the front, and their runs are cut into whole tiles of keys, sorted by arrival: no more
 /// tiles than before. All other items keep their place among each other and their runs. The list stands for the same
 /// mask as before. O(items + runs * log(arrivals)) plus the cuts.
-void order_by_arrival(TileList& tiles, std::span<const KeyArrival> arrivals, int64_t first_wave);
+void order_by_readiness(TileList& tiles, std::span<const KeyReadyFlag> ready_flags, int64_t first_wave);
 
 }  // namespace tangram::schedule

@@ -124,7 +124,7 @@ TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnSha
   Extents late = extents;
   const TileSchedule whole;
   late.order =
-      order_by_arrival(extents, shape, gpu.multiprocessors, as_is.how.max_steps > 0 ? whole : as_is.how, arrives);
+      order_by_readiness(extents, shape, gpu.multiprocessors, as_is.how.max_steps > 0 ? whole : as_is.how, arrives);
   order_groups(late);
   const Choice by_arrival = choose_form({late, shape, gpu, arrives}, spread, deterministic);
   if (by_arrival.cost >= as_is.cost) return as_is.how;
@@ -132,8 +132,8 @@ TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnSha
   return by_arrival.how;
 }
 
-std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
-                                     std::span<const double> arrives) {
+std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
+                                       std::span<const double> arrives) {
   std::priority_queue<double, std::vector<double>, std::greater<>> free_at;
   for (int i = 0; i < num_sms; ++i) free_at.push(0);
   const int heads = shape.num_heads_q / shape.num_heads_kv / how.head_splits;

@@ -54,7 +54,7 @@ struct TileSchedule {
 
 /// The fastest of a few forms (tile_schedule_candidates.hpp) by a simulation of the multiprocessors, times how slow a
 /// form is. `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty: from the start.
-/// Then order_by_arrival becomes the order of `extents` if that is faster than to wait where tiles are.
+/// Then order_by_readiness becomes the order of `extents` if that is faster than to wait where tiles are.
 /// `deterministic`: for calls in which additions happen in the order of dealing.
 TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                                   std::span<const double> arrives = {}, bool deterministic = false);
@@ -62,8 +62,8 @@ TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnSha
 /// The tiles of `order` in the order in which `num_sms` multiprocessors take them when each takes the longest
 /// one whose keys are there, or if there is none, the one whose keys come next. `arrives`: when the keys of a tile are
 /// there, in steps, by index into of_keys.
-std::vector<size_t> order_by_arrival(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
-                                     std::span<const double> arrives);
+std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
+                                       std::span<const double> arrives);
 
 /// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `max_steps`.
 inline int head_splits_for(int64_t max_steps, int64_t steps, int most) {

@@ -118,18 +118,18 @@ double seconds_before(const AttnShape& shape, bool zeroes_sums) {
 /// know, but what comes is known, and one link carries it. By index into of_keys; empty where all keys come while the
 /// kernels before the main one run: then tiles are dealt as if none came late.
 std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
-                                      const LateKeys& late_keys, double before_s) {
-  if (late_keys.empty()) return {};
+                                      const AwaitedKeys& awaited_keys, double before_s) {
+  if (awaited_keys.empty()) return {};
   const double cells = static_cast<double>(tiles.shape.block_m) * tiles.shape.block_n;
   const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
   const double bytes =
-      2.0 * static_cast<double>(late_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
+      2.0 * static_cast<double>(awaited_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
   std::vector<double> arrives;
   arrives.reserve(extents.work_tile.size());
   bool any = false;
   for (const size_t i : extents.work_tile) {
-    const int turn = late_keys.turn(tiles.work_tiles[i].row_begin, tiles.work_tiles[i].row_end);
-    const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / late_keys.num_turns();
+    const int turn = awaited_keys.turn(tiles.work_tiles[i].row_begin, tiles.work_tiles[i].row_end);
+    const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / awaited_keys.num_turns();
     arrives.push_back(std::max(0.0, arrival_s - before_s) / step_s);
     any = any || arrives.back() > 0;
   }
@@ -236,7 +236,7 @@ void fill_run_tiles(WorkList& work) {
 }  // namespace
 
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys, const TileScheduleOptions& options) {
+                        const GpuModel& gpu, const AwaitedKeys& awaited_keys, const TileScheduleOptions& options) {
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
@@ -259,7 +259,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   work.zeroed_sums = zeroes_sums(direction.same_begin, is_scattered(visits.tiles, visits.between), visits.tiles,
                                  static_cast<int64_t>(work.q_tiles.size()));
   const std::vector<double> arrives =
-      arrivals_in_steps(tiles, extents, shape, late_keys, seconds_before(shape, work.zeroed_sums));
+      arrivals_in_steps(tiles, extents, shape, awaited_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<WorkTile> of_tiles = work_tiles_of_tiles(tiles, extents, covered.keys);
   AttnShape all_groups = shape;
   all_groups.num_heads_q *= options.num_groups;
@@ -273,7 +273,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     TANGRAM_ASSERT(!deterministic || how.guided_divisor == 0);
     return how;
   };
-  TANGRAM_ASSERT(options.num_groups == 1 || (options.calls == BackwardCalls::kDefault && late_keys.empty()));
+  TANGRAM_ASSERT(options.num_groups == 1 || (options.calls == BackwardCalls::kDefault && awaited_keys.empty()));
   const auto add_work_tiles = [&](std::vector<WorkTile>& work_tiles, const Extents& in_order, const TileSchedule& how) {
     std::vector<double>* const before = options.num_groups > 1 ? &work.scheduled_before : nullptr;
     work.num_accum_tiles =

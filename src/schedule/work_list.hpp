@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "machine/gpu_model.hpp"
+#include "schedule/awaited_keys.hpp"
 #include "schedule/key_work_tiles.hpp"
-#include "schedule/late_keys.hpp"
 #include "schedule/tile_schedule.hpp"
 #include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
@@ -55,6 +55,7 @@ struct TileScheduleOptions {
 /// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
 /// shape that follows the mask, with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
-                        const GpuModel& gpu, const LateKeys& late_keys = {}, const TileScheduleOptions& options = {});
+                        const GpuModel& gpu, const AwaitedKeys& awaited_keys = {},
+                        const TileScheduleOptions& options = {});
 
 }  // namespace tangram::schedule

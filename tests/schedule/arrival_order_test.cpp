@@ -40,10 +40,10 @@ reference::Cells cells_of(const TileList& list) {
 }
 
 /// Turn of the latest key of a run.
-size_t turn_of(const TileRange& run, const std::vector<KeyArrival>& arrivals) {
+size_t turn_of(const TileRange& run, const std::vector<KeyReadyFlag>& ready_flags) {
   size_t turn = 0;
-  for (size_t i = 0; i < arrivals.size(); ++i) {
-    if (!intersect(arrivals[i].keys, {run.k_begin, run.k_end}).empty()) turn = i + 1;
+  for (size_t i = 0; i < ready_flags.size(); ++i) {
+    if (!intersect(ready_flags[i].keys, {run.k_begin, run.k_end}).empty()) turn = i + 1;
   }
   return turn;
 }
@@ -57,7 +57,7 @@ int64_t steps_of(const TileList& list) {
 TEST(ArrivalOrder, CutsLieBetweenTiles) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 16}, {8, 100})}, 16, 100, {16, 16});
   // Tiles begin at 8, 24, 40, 56, 72 and 88. Of the second the last keys come third, of the fifth second.
-  order_by_arrival(list, std::vector<KeyArrival>{{{90, 100}, 0}, {{60, 80}, 1}, {{30, 50}, 2}}, 1);
+  order_by_readiness(list, std::vector<KeyReadyFlag>{{{90, 100}, 0}, {{60, 80}, 1}, {{30, 50}, 2}}, 1);
   ASSERT_EQ(list.work_tiles.size(), 1U);
   std::vector<Range> runs;
   for (int32_t r = list.work_tiles[0].run_begin; r < list.work_tiles[0].run_end; ++r) {
@@ -68,8 +68,8 @@ TEST(ArrivalOrder, CutsLieBetweenTiles) {
 
 TEST(ArrivalOrder, FirstWorkTilesComputeWhatIsThereFirst) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 64}, {0, 96})}, 64, 96, {16, 16});
-  const std::vector<KeyArrival> arrivals = {{{64, 96}, 1}, {{0, 32}, 0}};  // 32 to 64 are there
-  order_by_arrival(list, arrivals, 2);
+  const std::vector<KeyReadyFlag> ready_flags = {{{64, 96}, 1}, {{0, 32}, 0}};  // 32 to 64 are there
+  order_by_readiness(list, ready_flags, 2);
   ASSERT_EQ(list.work_tiles.size(), 4U);
   for (size_t i = 0; i < 2; ++i) {
     const MaskTile& work_tile = list.work_tiles[i];
@@ -88,11 +88,11 @@ TEST(ArrivalOrder, WorkTilesWithMoreKeysPresentMoveAhead) {
   // Longest first, the last rows lead; but their keys are late, and those of the second tile are all there.
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
   ASSERT_EQ(list.work_tiles[0].row_begin, 48);
-  order_by_arrival(list, std::vector<KeyArrival>{{{32, 64}, 0}}, 1);
+  order_by_readiness(list, std::vector<KeyReadyFlag>{{{32, 64}, 0}}, 1);
   EXPECT_EQ(list.work_tiles[0].row_begin, 48) << "a tie keeps the longest first";
   EXPECT_EQ(list.work_tiles[0].run_end - list.work_tiles[0].run_begin, 2);
   list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
-  order_by_arrival(list, std::vector<KeyArrival>{{{0, 48}, 0}}, 1);
+  order_by_readiness(list, std::vector<KeyReadyFlag>{{{0, 48}, 0}}, 1);
   EXPECT_EQ(list.work_tiles[0].row_begin, 48) << "the only one with keys that are there";
   const std::vector<int32_t> rest = {list.work_tiles[1].row_begin, list.work_tiles[2].row_begin,
                                      list.work_tiles[3].row_begin};
@@ -117,24 +117,24 @@ TEST(ArrivalOrder, KeepsTheMaskWhateverArrivesWhen) {
       expected.add(slice);
     }
     TileList list = build_tile_list(slices, rows, columns, {16, 16});
-    std::vector<KeyArrival> arrivals;
+    std::vector<KeyReadyFlag> ready_flags;
     for (int64_t key = draw(0, columns); key < columns;) {
       const int64_t end = draw(key + 1, columns);
-      arrivals.push_back({{key, end}, static_cast<int32_t>(arrivals.size())});
+      ready_flags.push_back({{key, end}, static_cast<int32_t>(ready_flags.size())});
       key = end + draw(0, 10);
     }
-    std::shuffle(arrivals.begin(), arrivals.end(), rng);
+    std::shuffle(ready_flags.begin(), ready_flags.end(), rng);
     const size_t num_work_tiles = list.work_tiles.size();
     const int64_t num_steps = steps_of(list);
     const int64_t first_wave = draw(0, 6);
-    order_by_arrival(list, arrivals, first_wave);
+    order_by_readiness(list, ready_flags, first_wave);
     ASSERT_EQ(list.work_tiles.size(), num_work_tiles);
     EXPECT_EQ(cells_of(list), expected);
     EXPECT_EQ(steps_of(list), num_steps);
     for (size_t i = 0; i < std::min(num_work_tiles, static_cast<size_t>(first_wave)); ++i) {
       for (int32_t r = list.work_tiles[i].run_begin + 1; r < list.work_tiles[i].run_end; ++r) {
-        EXPECT_LE(turn_of(list.runs[static_cast<size_t>(r) - 1], arrivals),
-                  turn_of(list.runs[static_cast<size_t>(r)], arrivals));
+        EXPECT_LE(turn_of(list.runs[static_cast<size_t>(r) - 1], ready_flags),
+                  turn_of(list.runs[static_cast<size_t>(r)], ready_flags));
       }
     }
   }

@@ -169,10 +169,10 @@ TEST(ForwardParts, OnlyTheLongestTilesAreCut) {
 }
 
 TEST(ForwardParts, KeysThatAreThereComeBeforeThoseThatAreLate) {
-  const std::vector<KeyArrival> late = {{{32768, 65536}, 0}};
+  const std::vector<KeyReadyFlag> late = {{{32768, 65536}, 0}};
   const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 128}, {0, 65536})};
   TileList tiles = build_tile_list(slices, 128, 65536, kTile);
-  order_by_arrival(tiles, late, kGpu.multiprocessors);
+  order_by_readiness(tiles, late, kGpu.multiprocessors);
   const auto parts = split_work_tiles(tiles, shape_of(128, 65536, 64, 8), 8, kGpu);
   ASSERT_TRUE(parts.has_value());
   std::vector<bool> waits;

@@ -322,7 +322,7 @@ TEST(TileSchedule, LongTilesThatComeLateDoNotEndLast) {
   const double steps = makespan({extents, shape, kGpu, arrives}, how);
   EXPECT_LT(steps, 1.05 * makespan({extents, shape, kGpu, {}}, all_there));
   const TileSchedule last_wave_heads{.head_splits = 2, .heads_in_l2 = 1, .last_wave_heads = 4};
-  extents.order = order_by_arrival(extents, shape, kGpu.multiprocessors, last_wave_heads, arrives);
+  extents.order = order_by_readiness(extents, shape, kGpu.multiprocessors, last_wave_heads, arrives);
   EXPECT_GT(makespan({extents, shape, kGpu, arrives}, last_wave_heads), 1.2 * steps);
 }
 
@@ -395,7 +395,7 @@ TEST(TileSchedule, TheChoiceIsTheFastestOfAllForms) {
 TEST(OrderByArrival, KeysThatAreThereChangeNothing) {
   const Extents extents = extents_of({5, 9, 7, 9, 1});
   const AttnShape shape{64, 64, 2, 2, 128, 128, DType::kBFloat16};
-  EXPECT_EQ(order_by_arrival(extents, shape, 2, {1, false}, std::vector<double>(5, 0.0)), extents.order);
+  EXPECT_EQ(order_by_readiness(extents, shape, 2, {1, false}, std::vector<double>(5, 0.0)), extents.order);
 }
 
 // Shortest last is what lets all multiprocessors end together, so only the first wave is other tiles.
@@ -404,14 +404,14 @@ TEST(OrderByArrival, TilesThatAreThereCoverTheWaitAndTheShortestStayLast) {
   const Extents extents = extents_of({20, 20, 3, 4, 2, 1, 30, 30, 30, 30});
   const AttnShape shape{640, 640, 1, 1, 128, 128, DType::kBFloat16};
   const std::vector<double> arrives{0, 0, 0, 0, 0, 0, 5, 10, 15, 40};
-  EXPECT_EQ(order_by_arrival(extents, shape, 2, {1, false}, arrives),
+  EXPECT_EQ(order_by_readiness(extents, shape, 2, {1, false}, arrives),
             (std::vector<size_t>{0, 1, 6, 7, 8, 9, 3, 2, 4, 5}));
 }
 
 TEST(OrderByArrival, WithNothingToDoTheEarliestComesNext) {
   const Extents extents = extents_of({5, 5, 5});
   const AttnShape shape{192, 192, 1, 1, 128, 128, DType::kBFloat16};
-  EXPECT_EQ(order_by_arrival(extents, shape, 4, {1, false}, std::vector<double>{30, 10, 20}),
+  EXPECT_EQ(order_by_readiness(extents, shape, 4, {1, false}, std::vector<double>{30, 10, 20}),
             (std::vector<size_t>{1, 2, 0}));
 }
 

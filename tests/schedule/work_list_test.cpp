@@ -21,22 +21,22 @@ namespace {
 
 constexpr TileShape kTileShape{128, 64, true};
 
-WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, const LateKeys& late_keys = {},
+WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, const AwaitedKeys& awaited_keys = {},
               BackwardCalls calls = BackwardCalls::kBoth) {
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : slices) keys_first.push_back(transposed(slice));
   return make_work_list(build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q, kTileShape), slices, shape, {},
-                        late_keys, {.calls = calls});
+                        awaited_keys, {.calls = calls});
 }
 
 /// What the work list of a causal mask deals, in order: `rows` queries, the last of 12,288 keys, of which 8,192 come
 /// late.
 std::vector<std::pair<int64_t, int>> dealt(int64_t rows, bool late) {
   const AttnShape shape{rows, 12288, 64, 8, 128, 128, DType::kBFloat16};
-  const KeyArrival arrival{{0, 8192}, 0};
+  const KeyReadyFlag arrival{{0, 8192}, 0};
   std::vector<std::pair<int64_t, int>> work_tiles;
   const WorkList work =
-      make({AttnSlice::causal({0, rows}, {0, 12288})}, shape, late ? LateKeys({&arrival, 1}, 12288) : LateKeys());
+      make({AttnSlice::causal({0, rows}, {0, 12288})}, shape, late ? AwaitedKeys({&arrival, 1}, 12288) : AwaitedKeys());
   for (const WorkTile& work_tile : work.work_tiles) work_tiles.emplace_back(work_tile.row_begin, work_tile.head_begin);
   return work_tiles;
 }

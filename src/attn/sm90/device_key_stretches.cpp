@@ -8,9 +8,9 @@
 
 namespace tangram::sm90 {
 
-DeviceKeyStretches::DeviceKeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen_k) {
-  const std::vector<GranuleStretch> of_granule = stretches_of_granules(stretches, seqlen_k);
-  for (const KeyStretch& stretch : stretches) {
+DeviceKeyStretches::DeviceKeyStretches(std::span<const LocalKvRange> stretches, int64_t seqlen_k) {
+  const std::vector<GranuleRange> of_granule = stretches_of_granules(stretches, seqlen_k);
+  for (const LocalKvRange& stretch : stretches) {
     if (!stretch.keys.empty()) num_rows_ = std::max(num_rows_, stretch.row + stretch.keys.size());
   }
   if (num_rows_ == 0) return;

@@ -19,14 +19,14 @@ namespace tangram::sm90 {
 class DeviceKeyStretches {
  public:
   DeviceKeyStretches() = default;
-  DeviceKeyStretches(std::span<const KeyStretch> stretches, int64_t seqlen_k);
+  DeviceKeyStretches(std::span<const LocalKvRange> stretches, int64_t seqlen_k);
 
   bool empty() const { return num_rows_ == 0; }
   /// Rows that the other tensors must have.
   int64_t num_rows() const { return num_rows_; }
   /// Before each call is put on `stream`.
   void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
-  StretchParams params() const { return {arrays_.at<GranuleStretch>(of_granule_)}; }
+  StretchParams params() const { return {arrays_.at<GranuleRange>(of_granule_)}; }
   size_t device_bytes() const { return arrays_.device_bytes(); }
 
  private:

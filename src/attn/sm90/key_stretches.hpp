@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "tangram/key_stretch.hpp"
+#include "tangram/local_kv_range.hpp"
 
 namespace tangram::sm90 {
 
@@ -18,23 +18,23 @@ inline constexpr int kStretchGranule = 16;
 inline constexpr int32_t kNoStretch = INT32_MIN;
 
 /// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors, or, with kNoStretch, of k and v.
-struct alignas(16) GranuleStretch {
+struct alignas(16) GranuleRange {
   int32_t begin = 0;
   int32_t end = 0;
   int32_t shift = kNoStretch;
   int32_t reserved = 0;
 
-  friend bool operator==(const GranuleStretch&, const GranuleStretch&) = default;
+  friend bool operator==(const GranuleRange&, const GranuleRange&) = default;
 };
 
 /// For every granule of keys the stretch, or what lies between two, of its last key. A tile that lies in a stretch is
 /// looked up in vain only when it begins less than a granule before the stretch's end: both tensors must hold such
 /// keys. Throws InvalidArgument for stretches that are not in [0, seqlen_k) or overlap.
-std::vector<GranuleStretch> stretches_of_granules(std::span<const KeyStretch> stretches, int64_t seqlen_k);
+std::vector<GranuleRange> stretches_of_granules(std::span<const LocalKvRange> stretches, int64_t seqlen_k);
 
 /// A kernel's view. `of_granule` null: all keys are read from k and v.
 struct StretchParams {
-  const GranuleStretch* of_granule;
+  const GranuleRange* of_granule;
 };
 
 }  // namespace tangram::sm90

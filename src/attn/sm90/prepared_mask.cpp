@@ -56,18 +56,17 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
     const bool fits = view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv &&
                       view->dim == dim && view->dtype == shape.dtype;
     if (!fits) {
-      require(fits,
-              "{}: k_elsewhere and v_elsewhere must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
+      require(fits, "{}: k_local and v_local must be {} with at least {} rows, {} heads and dim {} (got {}, {})",
               function, to_string(shape.dtype), num_rows, shape.num_heads_kv, dim, to_string(view->dtype),
               shape_text(*view));
     }
     require(reinterpret_cast<uintptr_t>(view->data) % 16 == 0 && view->row_stride * 2 % 16 == 0 &&
                 view->head_stride * 2 % 16 == 0 && view->row_stride >= 0 && view->head_stride >= 0,
-            "{}: k_elsewhere and v_elsewhere must be aligned to 16 bytes, with strides that are multiples of that (got "
+            "{}: k_local and v_local must be aligned to 16 bytes, with strides that are multiples of that (got "
             "{}, strides {} and {} elements)",
             function, view->data, view->row_stride, view->head_stride);
   }
-  return table != nullptr ? StretchParams{static_cast<const GranuleStretch*>(table)} : mask.stretches.params();
+  return table != nullptr ? StretchParams{static_cast<const GranuleRange*>(table)} : mask.stretches.params();
 }
 
 }  // namespace tangram::sm90

@@ -12,8 +12,8 @@
 
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/block_buffer.hpp"
+#include "attn/sm90/device_awaited_keys.hpp"
 #include "attn/sm90/device_key_stretches.hpp"
-#include "attn/sm90/device_late_keys.hpp"
 #include "attn/sm90/list_buffer.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
 #include "cuda/packed_arrays.hpp"
@@ -60,13 +60,13 @@ struct Sm90Mask final : PreparedMask {
   bool backward_is_default = false;           ///< `backward` is of calls that are not deterministic
   std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks that come later
   std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
-  schedule::LateKeys late_keys;
-  DeviceLateKeys late_keys_on_device;
+  schedule::AwaitedKeys awaited_keys;
+  DeviceAwaitedKeys awaited_keys_on_device;
   DeviceKeyStretches stretches;
 
   /// Before each call is put on `stream`, of what both passes read.
   void before_call(cudaStream_t stream) const {
-    late_keys_on_device.before_call(stream);
+    awaited_keys_on_device.before_call(stream);
     stretches.before_call(stream);
   }
   /// The lists of such calls; null: not prepared.
@@ -96,8 +96,8 @@ struct Sm90Mask final : PreparedMask {
                          (deterministic_backward ? deterministic_backward->device_bytes() : 0) +
                          (backward_groups ? backward_groups->device_bytes() : 0);
     return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) +
-                                (block_buffer ? block_buffer->device_bytes() : 0) + late_keys_on_device.device_bytes() +
-                                stretches.device_bytes());
+                                (block_buffer ? block_buffer->device_bytes() : 0) +
+                                awaited_keys_on_device.device_bytes() + stretches.device_bytes());
   }
 };
 

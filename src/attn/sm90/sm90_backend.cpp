@@ -118,9 +118,9 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
   const GpuModel gpu = sm90::gpu_of_current_device();
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one
   const schedule::WorkList work =
-      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.late_keys, {.calls = calls});
+      schedule::make_work_list(transposed_tiles, prepared.slices, shape, gpu, prepared.awaited_keys, {.calls = calls});
   prepared.set_backward(std::make_unique<sm90::backward::DeviceWorkList>(work, shape), calls);
-  if (calls != BackwardCalls::kDeterministic && prepared.late_keys.empty() && prepared.backward_groups == nullptr) {
+  if (calls != BackwardCalls::kDeterministic && prepared.awaited_keys.empty() && prepared.backward_groups == nullptr) {
     const std::span<const AttnSlice> slices(prepared.slices);
     prepared.backward_groups =
         sm90::query_backward::choose_groups({&slices, 1}, shape, sm90::query_backward::kv_stationary_steps(work));
@@ -129,7 +129,7 @@ void Sm90Backend::prepare_backward(PreparedMask& mask, const TileList& transpose
 
 bool Sm90Backend::prepare_gathered_backward(PreparedMask& mask) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
-  if (prepared.is_buffer() || !prepared.late_keys.empty()) return false;
+  if (prepared.is_buffer() || !prepared.awaited_keys.empty()) return false;
   if (prepared.backward_groups != nullptr) return true;
   std::vector<std::span<const AttnSlice>> slices(prepared.head_slices.begin(), prepared.head_slices.end());
   if (slices.empty()) slices.emplace_back(prepared.slices);
@@ -143,25 +143,25 @@ bool Sm90Backend::wants_all_keys(std::span<const AttnSlice> slices, const AttnSh
   return sm90::query_backward::is_scattered(slices, shape);
 }
 
-void Sm90Backend::prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const {
+void Sm90Backend::prepare_ready_flags(PreparedMask& mask, std::span<const KeyReadyFlag> ready_flags) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
-  prepared.late_keys = schedule::LateKeys(arrivals, prepared.shape.seqlen_k);
-  prepared.late_keys_on_device = sm90::DeviceLateKeys(prepared.late_keys);
+  prepared.awaited_keys = schedule::AwaitedKeys(ready_flags, prepared.shape.seqlen_k);
+  prepared.awaited_keys_on_device = sm90::DeviceAwaitedKeys(prepared.awaited_keys);
 }
 
-void Sm90Backend::prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const {
+void Sm90Backend::prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> stretches) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
   prepared.stretches = sm90::DeviceKeyStretches(stretches, prepared.shape.seqlen_k);
 }
 
-int64_t Sm90Backend::stretch_table_bytes(int64_t seqlen_k) const {
+int64_t Sm90Backend::local_kv_table_bytes(int64_t seqlen_k) const {
   const int64_t granules = (seqlen_k + sm90::kStretchGranule - 1) / sm90::kStretchGranule;
-  return granules * static_cast<int64_t>(sizeof(sm90::GranuleStretch));
+  return granules * static_cast<int64_t>(sizeof(sm90::GranuleRange));
 }
 
-void Sm90Backend::write_stretch_table(std::span<const KeyStretch> stretches, int64_t seqlen_k, std::byte* to) const {
-  const std::vector<sm90::GranuleStretch> table = sm90::stretches_of_granules(stretches, seqlen_k);
-  std::copy(table.begin(), table.end(), reinterpret_cast<sm90::GranuleStretch*>(to));
+void Sm90Backend::write_local_kv_table(std::span<const LocalKvRange> stretches, int64_t seqlen_k, std::byte* to) const {
+  const std::vector<sm90::GranuleRange> table = sm90::stretches_of_granules(stretches, seqlen_k);
+  std::copy(table.begin(), table.end(), reinterpret_cast<sm90::GranuleRange*>(to));
 }
 
 }  // namespace tangram

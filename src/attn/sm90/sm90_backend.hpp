@@ -28,13 +28,13 @@ class Sm90Backend final : public AttnBackend {
   std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
                                         const TileList* tiles) const override;
   bool can_wait_for_keys() const override { return true; }
-  void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override;
+  void prepare_ready_flags(PreparedMask& mask, std::span<const KeyReadyFlag> ready_flags) const override;
   bool wants_all_keys(std::span<const AttnSlice> slices, const AttnShape& shape) const override;
-  bool can_read_elsewhere() const override { return true; }
+  bool supports_local_kv() const override { return true; }
   bool takes_delta() const override { return true; }
-  void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override;
-  int64_t stretch_table_bytes(int64_t seqlen_k) const override;
-  void write_stretch_table(std::span<const KeyStretch> stretches, int64_t seqlen_k, std::byte* to) const override;
+  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> stretches) const override;
+  int64_t local_kv_table_bytes(int64_t seqlen_k) const override;
+  void write_local_kv_table(std::span<const LocalKvRange> stretches, int64_t seqlen_k, std::byte* to) const override;
   int64_t forward_workspace_bytes(const PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;

@@ -72,20 +72,20 @@ void check_settled(const AttnShape& shape, const char* name, const TensorView& g
 }
 
 void check_places(const AttnShape& shape, const AttnBackwardArgs& args) {
-  const GradientPlaces& places = args.places;
+  const DkvScatterMap& places = args.places;
   require(places.of_key == nullptr || !args.accumulate_dkv,
           "Sm90Backend::backward: places must be given without accumulate_dkv");
   require((places.dk_others == nullptr) == (places.dv_others == nullptr),
           "Sm90Backend::backward: dk_others and dv_others must be given together");
-  const TensorView &dk = places.dk_settled, &dv = places.dv_settled;
+  const TensorView &dk = places.dk_final, &dv = places.dv_final;
   if (dk.data == nullptr && dv.data == nullptr) return;
   require(dk.data != nullptr && dv.data != nullptr && (places.of_key != nullptr || shape.seqlen_k == 0),
-          "Sm90Backend::backward: dk_settled and dv_settled must be given together, with places");
-  check_settled(shape, "dk_settled", args.dk, dk);
-  check_settled(shape, "dv_settled", args.dv, dv);
-  require(dk.dtype == dv.dtype, "Sm90Backend::backward: dk_settled and dv_settled must have one dtype (got {} and {})",
+          "Sm90Backend::backward: dk_final and dv_final must be given together, with places");
+  check_settled(shape, "dk_final", args.dk, dk);
+  check_settled(shape, "dv_final", args.dv, dv);
+  require(dk.dtype == dv.dtype, "Sm90Backend::backward: dk_final and dv_final must have one dtype (got {} and {})",
           to_string(dk.dtype), to_string(dv.dtype));
-  require(dk.rows == dv.rows, "Sm90Backend::backward: dk_settled and dv_settled must have as many rows (got {} and {})",
+  require(dk.rows == dv.rows, "Sm90Backend::backward: dk_final and dv_final must have as many rows (got {} and {})",
           dk.rows, dv.rows);
 }
 
@@ -121,17 +121,17 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   fill_map(params.k_map, shape, args.k, sm90::backward::kTileShape.block_m);
   fill_map(params.v_map, shape, args.v, sm90::backward::kTileShape.block_m);
   if (params.stretches.of_granule != nullptr) {
-    fill_map(params.k_elsewhere_map, shape, args.k_elsewhere, sm90::backward::kTileShape.block_m);
-    fill_map(params.v_elsewhere_map, shape, args.v_elsewhere, sm90::backward::kTileShape.block_m);
+    fill_map(params.k_local_map, shape, args.k_local, sm90::backward::kTileShape.block_m);
+    fill_map(params.v_local_map, shape, args.v_local, sm90::backward::kTileShape.block_m);
   }
   params.dk = args.dk.data;
   params.dv = args.dv.data;
   params.places = args.places.of_key;
-  params.dk_settled = args.places.dk_settled.data;
-  params.dv_settled = args.places.dv_settled.data;
+  params.dk_final = args.places.dk_final.data;
+  params.dv_final = args.places.dv_final.data;
   params.dk_others = args.places.dk_others;
   params.dv_others = args.places.dv_others;
-  params.settled_type = grad_type(args.places.dk_settled);
+  params.settled_type = grad_type(args.places.dk_final);
   params.dk_row_stride = args.dk.row_stride;
   params.dk_head_stride = args.dk.head_stride;
   params.dv_row_stride = args.dv.row_stride;
@@ -196,7 +196,7 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const PrePo
 
 bool Sm90Backend::takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const {
   const Sm90Mask& prepared = sm90::as_sm90(mask);
-  return prepared.backward_groups != nullptr && sm90::query_backward::takes(args, !prepared.late_keys.empty());
+  return prepared.backward_groups != nullptr && sm90::query_backward::takes(args, !prepared.awaited_keys.empty());
 }
 
 int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
@@ -231,7 +231,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const auto cuda_stream = cuda::as_stream(stream);
   const bool kv_stationary = prepared.block_buffer != nullptr && prepared.block_buffer->kv_stationary();
   const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
-  const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.late_keys.empty());
+  const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.awaited_keys.empty());
   require(
       is_taken || prepared.block_buffer == nullptr,
       "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
@@ -259,9 +259,9 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   Params params{};
   PrePostParams pre_post{};
   params.stretches =
-      sm90::stretch_params("Sm90Backend::backward", prepared, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
+      sm90::stretch_params("Sm90Backend::backward", prepared, args.k_local, args.v_local, args.local_kv_table);
   fill_params(params, prepared.shape, args);
-  params.arrivals = prepared.late_keys_on_device.params(args.arrivals);
+  params.ready_flags = prepared.awaited_keys_on_device.params(args.ready_flags);
   fill_edge(pre_post, prepared.shape, args, params.softmax_scale);
   pre_post.always_zeroed =
       sm90::adds_dq_from_registers(prepared.shape.head_dim, prepared.shape.head_dim_v, deterministic);

@@ -83,8 +83,8 @@ void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardWorkTiles w
   params.k_map = keys_map(args.k);
   params.v_map = keys_map(args.v);
   const bool elsewhere = params.stretches.of_granule != nullptr;
-  params.k_elsewhere_map = elsewhere ? keys_map(args.k_elsewhere) : params.k_map;
-  params.v_elsewhere_map = elsewhere ? keys_map(args.v_elsewhere) : params.v_map;
+  params.k_local_map = elsewhere ? keys_map(args.k_local) : params.k_map;
+  params.v_local_map = elsewhere ? keys_map(args.v_local) : params.v_map;
   // Where a warpgroup has no whole query rows they leave without it.
   params.out_map = args.out.dtype == args.q.dtype && 64 % pack == 0
                        ? sm90::token_map(args.out, {64 / pack_heads, pack_heads, exact ? 1 : cuda::kAnyColumn}, true)
@@ -124,7 +124,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   const int pack = packed_heads(mask.shape, work_tiles_of(mask));
   ForwardParams params{};
   fill_lists(params, mask, pack);
-  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_elsewhere, args.v_elsewhere, args.stretch_table);
+  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_local, args.v_local, args.local_kv_table);
   fill_maps(params, mask.shape, work_tiles_of(mask), args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
@@ -148,7 +148,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
   params.accumulate = args.accumulate;
-  params.arrivals = mask.late_keys_on_device.params(args.arrivals);
+  params.ready_flags = mask.awaited_keys_on_device.params(args.ready_flags);
   params.head_dim_v = mask.shape.head_dim_v;
   params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   return params;
@@ -166,8 +166,8 @@ sm90::GatheredParams gathered_params(const int32_t* groups, const ForwardParams&
   fill(gathered.maps[0], args.k);
   fill(gathered.maps[1], args.v);
   if (params.stretches.of_granule != nullptr) {
-    fill(gathered.elsewhere_maps[0], args.k_elsewhere);
-    fill(gathered.elsewhere_maps[1], args.v_elsewhere);
+    fill(gathered.elsewhere_maps[0], args.k_local);
+    fill(gathered.elsewhere_maps[1], args.v_local);
   }
   return gathered;
 }

@@ -21,7 +21,7 @@ void check_token_call(const char* function, const AttnShape& shape, const TokenI
   require(args.sink.empty() && args.options.softcap == 0,
           "{}: token indices go without sink and softcap (got seqlen_sink={}, softcap={})", function,
           args.sink.seqlen_sink, args.options.softcap);
-  require(args.arrivals == nullptr && args.k_elsewhere.data == nullptr && args.v_elsewhere.data == nullptr,
+  require(args.ready_flags == nullptr && args.k_local.data == nullptr && args.v_local.data == nullptr,
           "{}: token indices need all keys in k and v (got arrivals or keys elsewhere)", function);
 }
 

@@ -171,8 +171,8 @@ void CopyEnginePass::add_gives(WaitParams& params) {
   num_gives_ = 0;
 }
 
-DeviceArrivals CopyEnginePass::arrivals() const {
-  epoch_.require_open("arrivals");
+KvReadyFlags CopyEnginePass::ready_flags() const {
+  epoch_.require_open("ready_flags");
   return {(*returns_)->flag(group_->state.rank(), 0), (*landing_)->epoch_cell(slot_), group_->state.size(), number_,
           group_->context()};
 }

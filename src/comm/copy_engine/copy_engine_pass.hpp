@@ -33,7 +33,7 @@ class CopyEnginePass final : public DevicePass {
   void wait_cast(int stage, void* stream) override;
   void wait_sent(int stage, void* stream) override;
   void give(int stage, void* stream) override;
-  DeviceArrivals arrivals() const override;
+  KvReadyFlags ready_flags() const override;
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const override;
   int return_slot() const override { return return_slot_; }

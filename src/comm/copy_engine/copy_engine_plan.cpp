@@ -157,7 +157,7 @@ void CopyEnginePass::plan_own_rows(HostTables& tables) {
   std::vector<Chunk> chunks;
   for (size_t t = 0; t < row_bytes.size(); ++t) {
     const int64_t offset = landing_->tensor_offset(rank, static_cast<int>(t));
-    for (const KeyStretch& rows : spec_.own_rows) {
+    for (const LocalKvRange& rows : spec_.own_rows) {
       const int64_t to = offset + rows.keys.begin * row_bytes[t];
       append_chunks(chunks, rows.row * row_bytes[t], to, rows.keys.size() * row_bytes[t], static_cast<int>(t), rank);
     }

@@ -104,8 +104,9 @@ void BufferedImage::check(const BufferedTables& tables) const {
   fit("rows sent", tables.exchange.rows_sent(), "sent_rows", spec_.sent_rows);
   fit("pieces sent", std::ssize(tables.exchange.sends), "stretches", spec_.stretches);
   fit("own pieces", std::ssize(tables.own_rows), "stretches", spec_.stretches);
-  const int64_t own_rows = std::accumulate(tables.own_rows.begin(), tables.own_rows.end(), int64_t{0},
-                                           [](int64_t sum, const KeyStretch& rows) { return sum + rows.keys.size(); });
+  const int64_t own_rows =
+      std::accumulate(tables.own_rows.begin(), tables.own_rows.end(), int64_t{0},
+                      [](int64_t sum, const LocalKvRange& rows) { return sum + rows.keys.size(); });
   fit("own rows", own_rows, "own_rows", spec_.own_rows);
 }
 
@@ -124,7 +125,7 @@ void BufferedImage::append_own(std::vector<Chunk>& chunks, const BufferedTables&
                                const std::vector<int64_t>& tensor_offsets) const {
   for (size_t t = 0; t < row_bytes_.size(); ++t) {
     const int64_t bytes = row_bytes_[t];
-    for (const KeyStretch& rows : tables.own_rows) {
+    for (const LocalKvRange& rows : tables.own_rows) {
       append_chunks(chunks, rows.row * bytes, tensor_offsets[t] + rows.keys.begin * bytes, rows.keys.size() * bytes,
                     static_cast<int>(t), caller_.rank);
     }

@@ -66,7 +66,7 @@ void check_own(int size, const DevicePassSpec& spec) {
             "prepare_pass '{}': landing tensors must have equally many rows (got {} and {})", label, tensor.rows,
             spec.landing[0].rows);
   }
-  for (const KeyStretch& rows : spec.own_rows) {
+  for (const LocalKvRange& rows : spec.own_rows) {
     require(!spec.landing.empty() && rows.row >= 0 && rows.keys.begin >= 0 && rows.keys.begin <= rows.keys.end &&
                 rows.keys.end <= spec.landing[0].rows,
             "prepare_pass '{}': own_rows must be rows of the landing tensors (got [{}, {}) from row {} on)", label,

@@ -168,7 +168,7 @@ PassLayout make_pass_layout(Caller caller, const DevicePassSpec& spec) {
   PassLayout layout;
   lay_out_casts(caller, spec, layout);
   lay_out_returns(caller, spec, layout);
-  for (const KeyStretch& rows : spec.own_rows) {
+  for (const LocalKvRange& rows : spec.own_rows) {
     layout.own_source_rows = std::max(layout.own_source_rows, rows.row + rows.keys.size());
   }
   require(layout.return_rows <= std::numeric_limits<int32_t>::max(),

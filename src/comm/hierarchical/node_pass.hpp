@@ -38,7 +38,7 @@ class NodePass final : public DevicePass {
   void wait_cast(int stage, void* stream) override;
   void wait_started(int stage, void* stream) override;
   int transfer_sms() const override;
-  DeviceArrivals arrivals() const override { return {}; }
+  KvReadyFlags ready_flags() const override { return {}; }
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
   int return_slot() const override { return parts_.node->return_slot(); }

@@ -96,19 +96,19 @@ int start_mpi(const comm::MpiApi& api, comm::Beacon* beacon, const Env::MpiLaunc
     start->done = true;
     start->changed.notify_all();
   }).detach();
-  std::optional<Arrivals> arrivals;
-  if (beacon != nullptr && beacon->works()) arrivals.emplace(*beacon, launch, timeout_s);
+  std::optional<Arrivals> ready_flags;
+  if (beacon != nullptr && beacon->works()) ready_flags.emplace(*beacon, launch, timeout_s);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   std::unique_lock lock(start->mutex);
   while (!start->changed.wait_for(lock, kLookInterval, [&] { return start->done; })) {
-    if (arrivals) arrivals->look();
-    if (arrivals && arrivals->told()) throw Timeout(*arrivals->told());
+    if (ready_flags) ready_flags->look();
+    if (ready_flags && ready_flags->told()) throw Timeout(*ready_flags->told());
     if (std::chrono::steady_clock::now() < deadline) continue;
     const std::string blame =
-        arrivals ? arrivals->blame() : "some rank, which cannot be known from this host, did not start";
+        ready_flags ? ready_flags->blame() : "some rank, which cannot be known from this host, did not start";
     const std::string text =
         fmt::format("MPI_Init: {} within {:g} s (noticed by rank {})", blame, timeout_s, launch.rank);
-    if (arrivals) beacon->tell(launch.size, text);
+    if (ready_flags) beacon->tell(launch.size, text);
     throw Timeout(text);
   }
   api.check(start->code, "MPI_Init_thread");

@@ -80,7 +80,7 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
   const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
   std::vector<Chunk> own_chunks;
   for (size_t t = 0; t < row_bytes.size(); ++t) {
-    for (const KeyStretch& rows : spec_.own_rows) {
+    for (const LocalKvRange& rows : spec_.own_rows) {
       append_chunks(own_chunks, rows.row * row_bytes[t], rows.keys.begin * row_bytes[t],
                     rows.keys.size() * row_bytes[t], static_cast<int>(t), static_cast<int>(t));
     }

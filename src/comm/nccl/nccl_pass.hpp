@@ -56,7 +56,7 @@ class NcclPass final : public DevicePass {
   void give(int stage, void*) override { epoch_.give(stage); }
   void wait_started(int stage, void* stream) override;
   int transfer_sms() const override { return group_->max_ctas(); }
-  DeviceArrivals arrivals() const override { return {}; }
+  KvReadyFlags ready_flags() const override { return {}; }
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int, int, int) const override { return {}; }
   int return_slot() const override { return spec_.reduces.empty() || !epoch_.is_open() ? -1 : 0; }

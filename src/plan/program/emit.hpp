@@ -10,7 +10,7 @@
 #include "plan/program/program.hpp"
 #include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
-#include "tangram/key_stretch.hpp"
+#include "tangram/local_kv_range.hpp"
 #include "tangram/plan.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tile_list.hpp"
@@ -24,9 +24,9 @@ struct ProgramMask {
   std::vector<AttnSlice> slices;
   bool needed = true;  ///< something is to be computed, or results have to be set
   AttnPasses passes = AttnPasses::kBoth;
-  std::vector<KeyArrival> late = {};       ///< keys that come while a call runs, in the order in which they come
-  std::vector<KeyStretch> stretches = {};  ///< keys that a call reads elsewhere,
-  int64_t stretch_border = 0;              ///< and of whose ends so many lie among the others, too
+  std::vector<KeyReadyFlag> late = {};       ///< keys that come while a call runs, in the order in which they come
+  std::vector<LocalKvRange> stretches = {};  ///< keys that a call reads elsewhere,
+  int64_t stretch_border = 0;                ///< and of whose ends so many lie among the others, too
 };
 
 /// What a caller of a pass gives and wants.

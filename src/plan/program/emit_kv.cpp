@@ -36,7 +36,7 @@ class KvWriter {
   /// The same on a stream, where all rows may be kept. Begins the casts.
   void open(const std::vector<Stage>& stages, bool keeps, bool kept);
   /// `op` needs the keys of the stages of a call.
-  void await(const KeyCall& call, const std::vector<KeyArrival>& late, AttendOp& op);
+  void await(const KeyCall& call, const std::vector<KeyReadyFlag>& late, AttendOp& op);
   AttendOp attend_to(const KeyCall& call, size_t mask) const;
   /// `gradients`: KeyGradients or KeyReturns.
   template <class Gradients>
@@ -101,8 +101,8 @@ void KvWriter::open(const std::vector<Stage>& stages, bool keeps, bool kept) {
   if (kept) return;
   const ProgramTarget& target = writer_.target();
   OpenOp opening;
-  for (const KeyStretch& own : to_copy(own_stretches(rank_, self_), stretches_elsewhere(plan_, self_, target),
-                                       std::max<int64_t>(target.stretch_border, 0))) {
+  for (const LocalKvRange& own : to_copy(own_stretches(rank_, self_), stretches_elsewhere(plan_, self_, target),
+                                         std::max<int64_t>(target.stretch_border, 0))) {
     append_copies(opening.own, slice(given_.keys, {own.row, own.row + own.keys.size()}), slice(rows_, own.keys));
   }
   writer_.append(opening);
@@ -114,10 +114,10 @@ void KvWriter::open(const std::vector<Stage>& stages, bool keeps, bool kept) {
   }
 }
 
-void KvWriter::await(const KeyCall& call, const std::vector<KeyArrival>& late, AttendOp& op) {
+void KvWriter::await(const KeyCall& call, const std::vector<KeyReadyFlag>& late, AttendOp& op) {
   for (size_t s = std::max<size_t>(call.begin, 1); s < std::min(call.end, casts_.size()); ++s) {
     if (!late.empty()) {
-      op.arrivals.push_back(casts_[s]);
+      op.ready_flags.push_back(casts_[s]);
       continue;
     }
     writer_.wait(casts_[s]);
@@ -134,14 +134,14 @@ AttendOp KvWriter::attend_to(const KeyCall& call, size_t mask) const {
   op.lse = {Memory::kLse, 0, plan_.config.heads.num_heads_q};
   op.step = static_cast<int>(call.begin);
   if (!stretches_elsewhere(plan_, self_, writer_.target()).empty()) {
-    op.k_elsewhere = given_.keys.k;
-    op.v_elsewhere = given_.keys.v;
+    op.k_local = given_.keys.k;
+    op.v_local = given_.keys.v;
   }
   return op;
 }
 
 /// Keys that come while the one call of a pass runs.
-std::vector<KeyArrival> late_keys(const Plan& plan, int rank, AttnPass pass, const ProgramTarget& target) {
+std::vector<KeyReadyFlag> awaited_keys(const Plan& plan, int rank, AttnPass pass, const ProgramTarget& target) {
   const bool is_forward = pass == AttnPass::kForward;
   if ((is_forward ? target.forward_calls : target.backward_calls) != KeyCalls::kAsTheyCome) return {};
   if (!is_forward && can_keep(plan)) return {};
@@ -151,7 +151,7 @@ std::vector<KeyArrival> late_keys(const Plan& plan, int rank, AttnPass pass, con
 Program KvWriter::forward() {
   const std::vector<Stage>& stages = rank_.forward;
   const std::vector<KeyCall> calls = key_calls(rank_, AttnPass::kForward, writer_.target());
-  const std::vector<KeyArrival> late = late_keys(plan_, self_, AttnPass::kForward, writer_.target());
+  const std::vector<KeyReadyFlag> late = awaited_keys(plan_, self_, AttnPass::kForward, writer_.target());
   const int num_heads = plan_.config.heads.num_heads_q;
   PairRef kept;
   if (on_stream()) {
@@ -201,7 +201,7 @@ template <class Gradients>
 Program KvWriter::backward(const std::vector<KeyCall>& calls, bool kept, Gradients gradients) {
   const std::vector<Stage>& stages = rank_.backward;
   const size_t first_mask = key_calls(rank_, AttnPass::kForward, writer_.target()).size();
-  const std::vector<KeyArrival> late = late_keys(plan_, self_, AttnPass::kBackward, writer_.target());
+  const std::vector<KeyReadyFlag> late = awaited_keys(plan_, self_, AttnPass::kBackward, writer_.target());
   const std::vector<size_t> order = stage_order(calls.size(), kept && calls.size() > 1);
   const bool adds_up =
       !on_stream() || std::count_if(calls.begin(), calls.end(), [](const KeyCall& call) { return call.is_made(); }) > 1;
@@ -247,7 +247,7 @@ Program KvWriter::backward(const std::vector<KeyCall>& calls, bool kept, Gradien
 std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarget& target) {
   const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
   const AttnShape shape = rank_shape(plan, rank);
-  const std::vector<KeyStretch> stretches = stretches_elsewhere(plan, rank, target);
+  const std::vector<LocalKvRange> stretches = stretches_elsewhere(plan, rank, target);
   std::vector<ProgramMask> masks;
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     for (const KeyCall& call : key_calls(of, pass, target)) {
@@ -255,7 +255,7 @@ std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarge
                        {call.slices.begin(), call.slices.end()},
                        call.is_made(),
                        pass == AttnPass::kForward ? AttnPasses::kForward : AttnPasses::kBackward,
-                       late_keys(plan, rank, pass, target),
+                       awaited_keys(plan, rank, pass, target),
                        stretches,
                        target.stretch_border});
     }

@@ -28,13 +28,13 @@ bool reads_shard(const Plan& plan) {
   });
 }
 
-std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self) {
-  std::vector<KeyStretch> stretches;
+std::vector<LocalKvRange> own_stretches(const RankPlan& rank, int self) {
+  std::vector<LocalKvRange> stretches;
   for (const KvSegment& segment : rank.segments) {
     if (segment.owner != self || segment.global.empty()) continue;
-    const KeyStretch next{{segment.row, segment.row + segment.global.size()}, segment.owner_row};
+    const LocalKvRange next{{segment.row, segment.row + segment.global.size()}, segment.owner_row};
     if (!stretches.empty()) {
-      KeyStretch& last = stretches.back();
+      LocalKvRange& last = stretches.back();
       if (last.keys.end == next.keys.begin && last.row + last.keys.size() == next.row) {
         last.keys.end = next.keys.end;
         continue;
@@ -45,23 +45,23 @@ std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self) {
   return stretches;
 }
 
-std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches) {
+std::vector<Range> rows_of(const std::vector<LocalKvRange>& stretches) {
   std::vector<Range> rows;
-  for (const KeyStretch& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
+  for (const LocalKvRange& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
   return joined_ranges(std::move(rows));
 }
 
-std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border) {
-  std::vector<KeyStretch> worth;
+std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border) {
+  std::vector<LocalKvRange> worth;
   std::copy_if(own.begin(), own.end(), std::back_inserter(worth),
-               [&](const KeyStretch& stretch) { return stretch.keys.size() > 2 * border; });
+               [&](const LocalKvRange& stretch) { return stretch.keys.size() > 2 * border; });
   return worth;
 }
 
-std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::vector<KeyStretch>& read,
-                                int64_t border) {
-  std::vector<KeyStretch> copied;
-  for (const KeyStretch& stretch : own) {
+std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const std::vector<LocalKvRange>& read,
+                                  int64_t border) {
+  std::vector<LocalKvRange> copied;
+  for (const LocalKvRange& stretch : own) {
     const Range keys = stretch.keys;
     if (std::find(read.begin(), read.end(), stretch) == read.end() || keys.size() <= 2 * border) {
       copied.push_back(stretch);
@@ -73,16 +73,16 @@ std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::v
   return copied;
 }
 
-std::vector<KeyStretch> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {
+std::vector<LocalKvRange> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {
   if (target.stretch_border < 0 || reads_shard(plan)) return {};
   return worth_reading(own_stretches(plan.ranks[static_cast<size_t>(rank)], rank), target.stretch_border);
 }
 
-std::vector<KeyArrival> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {
+std::vector<KeyReadyFlag> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {
   struct Coming {
     int stage;
     int distance;
-    KeyArrival arrival;
+    KeyReadyFlag arrival;
   };
   std::vector<Coming> coming;
   for (const KvSegment& segment : rank.segments) {
@@ -95,9 +95,9 @@ std::vector<KeyArrival> arrivals_of(const RankPlan& rank, int self, int cp_size,
   std::stable_sort(coming.begin(), coming.end(), [](const Coming& a, const Coming& b) {
     return std::pair(a.stage, a.distance) < std::pair(b.stage, b.distance);
   });
-  std::vector<KeyArrival> arrivals;
-  for (const Coming& next : coming) arrivals.push_back(next.arrival);
-  return arrivals;
+  std::vector<KeyReadyFlag> ready_flags;
+  for (const Coming& next : coming) ready_flags.push_back(next.arrival);
+  return ready_flags;
 }
 
 }  // namespace tangram

@@ -28,23 +28,23 @@ std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const Progra
 bool reads_shard(const Plan& plan);
 
 /// The rank's own rows in stretches as long as they get: rows of the K/V buffer that are neighbours in the shard too.
-std::vector<KeyStretch> own_stretches(const RankPlan& rank, int self);
+std::vector<LocalKvRange> own_stretches(const RankPlan& rank, int self);
 
 /// Which rows of the shard `stretches` are, joined.
-std::vector<Range> rows_of(const std::vector<KeyStretch>& stretches);
+std::vector<Range> rows_of(const std::vector<LocalKvRange>& stretches);
 
 /// Those of `own` of which more than the borders would be spared.
-std::vector<KeyStretch> worth_reading(const std::vector<KeyStretch>& own, int64_t border);
+std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border);
 
 /// What of `own` must be copied when `read` are read where they lie: the borders of those, and all others.
-std::vector<KeyStretch> to_copy(const std::vector<KeyStretch>& own, const std::vector<KeyStretch>& read,
-                                int64_t border);
+std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const std::vector<LocalKvRange>& read,
+                                  int64_t border);
 
 /// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
-std::vector<KeyStretch> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
+std::vector<LocalKvRange> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
 
 /// The keys that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
-/// before this one, the one before that, and so on. Flags are numbered by stage and rank (DeviceArrivals).
-std::vector<KeyArrival> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
+/// before this one, the one before that, and so on. Flags are numbered by stage and rank (KvReadyFlags).
+std::vector<KeyReadyFlag> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
 
 }  // namespace tangram

@@ -10,19 +10,19 @@
 
 #include "core/range_sets.hpp"
 #include "plan/program/key_calls.hpp"
-#include "tangram/gradient_places.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 
 namespace tangram {
 
 namespace {
 
 /// The rows of the buffer that are the whole shard in order, where there are such.
-std::optional<Range> whole_shard(const std::vector<KeyStretch>& own, int64_t shard_rows) {
+std::optional<Range> whole_shard(const std::vector<LocalKvRange>& own, int64_t shard_rows) {
   if (own.size() != 1 || own.front().row != 0 || own.front().keys.size() != shard_rows) return std::nullopt;
   return own.front().keys;
 }
 
-/// Whether one call may store rows at their owners: as places say it (GradientPlaces), and transports take it.
+/// Whether one call may store rows at their owners: as places say it (DkvScatterMap), and transports take it.
 bool can_store(const Plan& plan, const ProgramTarget& target) {
   const int64_t most_rows = plan.k_dispatch.rows_per_rank() * plan.cp_size();  // that come back to an owner
   const DType travel = plan.config.reduce_dtype;
@@ -77,7 +77,7 @@ std::vector<Range> KeyReturns::find_settled_rows() const {
 
 void KeyReturns::store_rows() {
   settled_ = find_settled_rows();
-  for (const KeyStretch& own : own_) {
+  for (const LocalKvRange& own : own_) {
     const Range all{own.row, own.row + own.keys.size()};
     const int64_t shift = own.keys.begin - own.row;
     const auto append = [&](const Range& rows, const PairRef& to) {
@@ -107,9 +107,9 @@ RowLists KeyReturns::lists_of_shard() const {
     std::fill(begin, end, static_cast<int32_t>(to - lists.rows.begin()));
     begin = end;
   };
-  std::vector<KeyStretch> by_row = own_;
-  std::sort(by_row.begin(), by_row.end(), [](const KeyStretch& a, const KeyStretch& b) { return a.row < b.row; });
-  for (const KeyStretch& own : by_row) {
+  std::vector<LocalKvRange> by_row = own_;
+  std::sort(by_row.begin(), by_row.end(), [](const LocalKvRange& a, const LocalKvRange& b) { return a.row < b.row; });
+  for (const LocalKvRange& own : by_row) {
     skip_to(own.row);
     const int64_t count = own.keys.size();
     std::iota(begin, begin + count, static_cast<int32_t>(to - lists.rows.begin()) + 1);

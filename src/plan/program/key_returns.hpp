@@ -32,7 +32,7 @@ class KeyReturns {
 
   const RankPlan& rank_;
   const PairRef shard_, results_;
-  const std::vector<KeyStretch> own_;
+  const std::vector<LocalKvRange> own_;
   const bool moves_, several_;
   bool writes_results_ = false;  // calls do, row by row
   bool stores_ = false;

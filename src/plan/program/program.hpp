@@ -205,8 +205,8 @@ struct AttendOp {
   int next_cast = -1;  ///< of those with operands that are under way the one that comes next; -1: none is
 
   // Where a stream runs a plan that moves K/V alone:
-  TensorRef k_elsewhere, v_elsewhere;  ///< hold the keys of ProgramMask::stretches; kNone: all lie in k and v
-  std::vector<int> arrivals;           ///< casts under way for whose keys the call waits itself, each when needed
+  TensorRef k_local, v_local;    ///< hold the keys of ProgramMask::stretches; kNone: all lie in k and v
+  std::vector<int> ready_flags;  ///< casts under way for whose keys the call waits itself, each when needed
   /// Copies that the call makes by itself: of rows of dk and dv, of kStored, to where they belong. What casts send of
   /// these it stores at the owners.
   std::vector<RowSumOp> stores;

@@ -124,7 +124,7 @@ struct Call {
   const AttendOp& op;
   const CallShape& call;
   Sums sums;
-  std::span<const KeyStretch> stretches;
+  std::span<const LocalKvRange> stretches;
   int64_t border;
 
   std::vector<char> keys_seen() const {
@@ -144,10 +144,10 @@ struct Call {
   /// Which of the two tensors a tile of keys is read from depends on where it lies: own keys near the end of a stretch
   /// must be in both, others may be in the shard alone.
   Element pair(int64_t j, int g) const {
-    for (const KeyStretch& stretch : stretches) {
+    for (const LocalKvRange& stretch : stretches) {
       if (j < stretch.keys.begin || j >= stretch.keys.end) continue;
       const int64_t row = stretch.row + j - stretch.keys.begin;
-      const Element own = memory.read(op.k_elsewhere, row, g) * memory.read(op.v_elsewhere, row, g);
+      const Element own = memory.read(op.k_local, row, g) * memory.read(op.v_local, row, g);
       const bool is_border = j < stretch.keys.begin + border || j >= stretch.keys.end - border;
       if (is_border && own != memory.read(op.k, j, g) * memory.read(op.v, j, g)) {
         throw ProgramFault{"finds other keys in the buffer than in the shard"};
@@ -240,7 +240,7 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
                     op,
                     call,
                     {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices},
-                    op.k_elsewhere.memory == Memory::kNone ? std::span<const KeyStretch>{} : std::span(mask.stretches),
+                    op.k_local.memory == Memory::kNone ? std::span<const LocalKvRange>{} : std::span(mask.stretches),
                     mask.stretch_border};
   if (!op.backward) return shadow.forward();
   require_shape("dout", op.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);

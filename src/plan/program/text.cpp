@@ -114,11 +114,11 @@ struct Describe {
     if (op.accumulate_kv) text += "; adds to dk and dv";
     if (op.sink.memory != Memory::kNone) text += "; with the sink";
     if (op.beside_transfers) text += "; beside transfers";
-    if (op.k_elsewhere.memory != Memory::kNone) {
-      text += fmt::format("; own keys also from {}", text_of(op.k_elsewhere));
+    if (op.k_local.memory != Memory::kNone) {
+      text += fmt::format("; own keys also from {}", text_of(op.k_local));
     }
-    if (!op.arrivals.empty()) {
-      text += "; waits for casts " + list_of(op.arrivals, [](int number) { return fmt::format("{}", number); });
+    if (!op.ready_flags.empty()) {
+      text += "; waits for casts " + list_of(op.ready_flags, [](int number) { return fmt::format("{}", number); });
     }
     if (!op.stores.empty()) text += "; stores " + list_of(op.stores, text_of_sum);
     return text;

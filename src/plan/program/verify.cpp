@@ -212,7 +212,7 @@ class PlayedPass {
           throw ProgramFault{"computes with a mask that is none"};
         }
         if (call->backward != backward_) throw ProgramFault{"computes another pass"};
-        done = rank.land_all(call->arrivals, at_fault_, ranks_);
+        done = rank.land_all(call->ready_flags, at_fault_, ranks_);
         if (!done) return;
         attend(rank.memory, *call, rank.masks[static_cast<size_t>(call->mask)], call_);
         for (const RowSumOp& store : call->stores) rank.sum_rows(store);

@@ -74,7 +74,7 @@ void ProgramWriter::sum_in_order(std::span<const TensorRef> terms, const TensorR
 }
 
 void ProgramWriter::attend(AttendOp op) {
-  for (const int number : op.arrivals) under_way_.erase(number);
+  for (const int number : op.ready_flags) under_way_.erase(number);
   op.beside_transfers = !under_way_.empty();
   for (auto number = under_way_.rbegin(); number != under_way_.rend(); ++number) {
     if (!program_.casts[static_cast<size_t>(*number)].results) op.next_cast = *number;

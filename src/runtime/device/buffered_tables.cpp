@@ -9,7 +9,7 @@
 #include "core/range_sets.hpp"
 #include "core/require.hpp"
 #include "plan/program/key_calls.hpp"
-#include "tangram/gradient_places.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 
 namespace tangram {
 
@@ -115,7 +115,7 @@ DistMaskCapacity capacity_for(const Plan& plan) {
 
 RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
   const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
-  const std::vector<KeyStretch> own = own_stretches(of, rank);
+  const std::vector<LocalKvRange> own = own_stretches(of, rank);
   RankTables tables;
   if (border >= 0) tables.elsewhere = worth_reading(own, border);
   BufferedTables& moves = tables.moves;
@@ -133,25 +133,25 @@ RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
 
 void write_places(const Plan& plan, int rank, const BufferedTables& tables, std::span<uint32_t> places) {
   const int64_t shard_rows = plan.k_dispatch.rows_per_rank();
-  for (const KeyStretch& own : own_stretches(plan.ranks[static_cast<size_t>(rank)], rank)) {
-    set_places(places, own.keys, gradient_place(kOwnTensor, own.row));
+  for (const LocalKvRange& own : own_stretches(plan.ranks[static_cast<size_t>(rank)], rank)) {
+    set_places(places, own.keys, dkv_scatter_target(kOwnTensor, own.row));
     // NOTE [settled rows]
     const Range all{own.row, own.row + own.keys.size()};
     auto settled = std::upper_bound(tables.left.begin(), tables.left.end(), all.begin,
                                     [](int64_t row, const Range& range) { return row < range.end; });
     for (; settled != tables.left.end() && settled->begin < all.end; ++settled) {
       const Range rows = intersect(*settled, all);
-      set_places(places, rows.shifted(own.keys.begin - own.row), gradient_place(kSettledTensor, rows.begin));
+      set_places(places, rows.shifted(own.keys.begin - own.row), dkv_scatter_target(kFinalTensor, rows.begin));
     }
   }
   std::vector<int64_t> next = tables.return_begin;
   for (const RowCopy& copy : tables.exchange.recvs) {
     int64_t& row = next[static_cast<size_t>(copy.peer)];
-    set_places(places, copy.rows, gradient_place(kFirstOtherTensor + static_cast<uint32_t>(copy.peer), row));
+    set_places(places, copy.rows, dkv_scatter_target(kFirstOtherTensor + static_cast<uint32_t>(copy.peer), row));
     row += copy.rows.size();
   }
   for (int64_t row = tables.landing_rows; row < std::ssize(places); ++row) {
-    places[static_cast<size_t>(row)] = gradient_place(kOwnTensor, shard_rows + row % kUnusedRows);
+    places[static_cast<size_t>(row)] = dkv_scatter_target(kOwnTensor, shard_rows + row % kUnusedRows);
   }
 }
 

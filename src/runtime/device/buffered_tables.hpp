@@ -20,13 +20,13 @@ inline constexpr int64_t kUnusedRows = 256;
 
 struct RankTables {
   BufferedTables moves;
-  std::vector<KeyStretch> elsewhere;  ///< own rows that calls read where they lie
+  std::vector<LocalKvRange> elsewhere;  ///< own rows that calls read where they lie
 };
 /// Own rows in stretches longer than two borders are read where they lie, and their borders copied; with a negative
 /// `border` all are copied.
 RankTables tables_of_rank(const Plan& plan, int rank, int64_t border);
 
-/// GradientPlaces::of_key of the buffer's rows, used or not.
+/// DkvScatterMap::of_key of the buffer's rows, used or not.
 void write_places(const Plan& plan, int rank, const BufferedTables& tables, std::span<uint32_t> places);
 
 }  // namespace tangram

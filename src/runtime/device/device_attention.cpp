@@ -163,8 +163,8 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
   wait_first(options.forward, target.forward_calls);
   wait_first(options.backward, target.backward_calls);
   const bool are_all_there = target.forward_calls == KeyCalls::kOnce && target.backward_calls == KeyCalls::kOnce;
-  if (backend.can_read_elsewhere() && !(wants_all && are_all_there)) {
-    target.stretch_border = AttnBackend::kStretchBorder;
+  if (backend.supports_local_kv() && !(wants_all && are_all_there)) {
+    target.stretch_border = AttnBackend::kLocalKvHalo;
   }
   target.stores_at_owners = communicator.kernel_transfers().store_at_owners;
   return target;

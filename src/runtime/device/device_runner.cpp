@@ -88,8 +88,8 @@ class DeviceRunner final : public ProgramRunner {
       call.dk = view(op.dk.rows > 0 ? op.stored_dk : none_k);
       call.dv = view(op.dv.rows > 0 ? op.stored_dv : none_v);
       call.places = run_.places->in_slot(run_.pass->return_slot(), stream_);
-      call.places.dk_settled = arguments_.tensors[static_cast<size_t>(Memory::kDk)];
-      call.places.dv_settled = arguments_.tensors[static_cast<size_t>(Memory::kDv)];
+      call.places.dk_final = arguments_.tensors[static_cast<size_t>(Memory::kDk)];
+      call.places.dv_final = arguments_.tensors[static_cast<size_t>(Memory::kDv)];
     }
     run_.backend.backward(mask, call, stream_);
   }
@@ -197,20 +197,20 @@ class DeviceRunner final : public ProgramRunner {
     if (run_.starts_transfers_first && run_.overlaps && op.next_cast >= 0) {
       run_.pass->wait_started(stage_of(op.next_cast), stream_);
     }
-    if (op.k_elsewhere.memory != Memory::kNone) {
-      call.k_elsewhere = view(op.k_elsewhere);
-      call.v_elsewhere = view(op.v_elsewhere);
+    if (op.k_local.memory != Memory::kNone) {
+      call.k_local = view(op.k_local);
+      call.v_local = view(op.v_local);
     }
-    if (!op.arrivals.empty()) {
-      arrivals_ = run_.pass->arrivals();
-      call.arrivals = &arrivals_;
+    if (!op.ready_flags.empty()) {
+      arrivals_ = run_.pass->ready_flags();
+      call.ready_flags = &arrivals_;
     }
     call.workspace = run_.attention;
   }
 
   const DeviceRun& run_;
   void* stream_;
-  DeviceArrivals arrivals_;
+  KvReadyFlags arrivals_;
 };
 
 DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {

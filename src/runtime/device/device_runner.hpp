@@ -47,7 +47,7 @@ struct DeviceRun {
   bool overlaps = true;             ///< otherwise every cast is waited for at once
   /// Attention starts once the transfer that comes next is about to (LaunchOrder::kKernelBarrier).
   bool starts_transfers_first = false;
-  const ReturnPlaces* places = nullptr;  ///< of a call that stores rows
+  const ReturnScatterMap* places = nullptr;  ///< of a call that stores rows
   /// Under TANGRAM_SANITY_CHECK: memory that the pass has not written is NaN, and so is what it leaves, but for
   /// regions that are kept. NaN that the pass has made throws InternalError.
   bool is_checked = false;

@@ -17,8 +17,8 @@
 #include "runtime/pass_plan.hpp"
 #include "runtime/rank_context.hpp"
 #include "tangram/buffered_pass.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 #include "tangram/env.hpp"
-#include "tangram/gradient_places.hpp"
 
 namespace tangram {
 
@@ -78,7 +78,7 @@ class DistMaskBuffer::Impl {
       require(plan != nullptr, "DistMaskBuffer::set: plan must be given (got null)");
       refused = misfit(*plan, shape_, capacity_);
       if (!refused.empty()) return;
-      const int64_t border = table_bytes_ > 0 ? int64_t{AttnBackend::kStretchBorder} : -1;
+      const int64_t border = table_bytes_ > 0 ? int64_t{AttnBackend::kLocalKvHalo} : -1;
       tables = tables_of_rank(*plan, base_.rank, border);
       const RankPlan& own = plan->ranks[static_cast<size_t>(base_.rank)];
       backend_.set_mask(*mask_, own.slices, own.kv_rows, stream);
@@ -225,7 +225,7 @@ class DistMaskBuffer::Impl {
   void write_user(const Plan& plan, const RankTables& tables, std::byte* to) const {
     const auto rows = static_cast<size_t>(capacity_.kv_rows);
     write_places(plan, base_.rank, tables.moves, {reinterpret_cast<uint32_t*>(to), rows});
-    if (table_bytes_ > 0) backend_.write_stretch_table(tables.elsewhere, capacity_.kv_rows, to + places_bytes());
+    if (table_bytes_ > 0) backend_.write_local_kv_table(tables.elsewhere, capacity_.kv_rows, to + places_bytes());
   }
 
   template <class Args>
@@ -264,16 +264,16 @@ class DistMaskBuffer::Impl {
     call.v = pass_->landing(pass, 1);
     call.options = args.options;
     if (table_bytes_ == 0) return;
-    call.k_elsewhere = args.k;
-    call.v_elsewhere = args.v;
-    call.stretch_table = pass_->user_data() + places_bytes();
+    call.k_local = args.k;
+    call.v_local = args.v;
+    call.local_kv_table = pass_->user_data() + places_bytes();
   }
 
   DeviceCommunicator& communicator_;
   const AttnBackend& backend_;
   const BufferShape shape_;
   const DistMaskCapacity capacity_;
-  const int64_t table_bytes_ = round_up(backend_.stretch_table_bytes(capacity_.kv_rows), kWorkAlignment);
+  const int64_t table_bytes_ = round_up(backend_.local_kv_table_bytes(capacity_.kv_rows), kWorkAlignment);
   std::unique_ptr<PreparedMask> mask_;
   std::unique_ptr<BufferedPass> pass_;
   RankContext base_;  // of the plan that is set

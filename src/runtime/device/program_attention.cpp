@@ -169,7 +169,7 @@ void ProgramAttention::prepare_mask(size_t number) {
   ProgramMask& mask = mask_programs_[number];
   const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
   std::unique_ptr<PreparedMask> prepared = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
-  if (!mask.stretches.empty()) base_.backend->prepare_stretches(*prepared, mask.stretches);
+  if (!mask.stretches.empty()) base_.backend->prepare_local_kv(*prepared, mask.stretches);
   masks_[number] = std::move(prepared);
   mask.slices = {};
   mask.late = {};

@@ -125,7 +125,7 @@ class ProgramAttention {
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::map<Kind, std::vector<DeviceRowLists>> row_lists_;  // alike for all calls
-  std::unique_ptr<ReturnPlaces> places_;                   // of the backward pass
+  std::unique_ptr<ReturnScatterMap> places_;               // of the backward pass
   ProgramCheck check_;
   int slot_ = 0;                 // of the open pass
   std::vector<int> kept_slots_;  // of forward passes whose backward has not come yet

@@ -33,14 +33,14 @@ void find_places(const AttendOp& call, const DevicePass& pass, int num_stages, s
   };
   for (const RowSumOp& store : call.stores) {
     if (store.source.region != call.dk.region) continue;
-    const uint32_t tensor = store.result.memory == Memory::kDk ? kSettledTensor : kOwnTensor;
-    set(store.source.first_row, store.source.rows, gradient_place(tensor, store.result.first_row));
+    const uint32_t tensor = store.result.memory == Memory::kDk ? kFinalTensor : kOwnTensor;
+    set(store.source.first_row, store.source.rows, dkv_scatter_target(tensor, store.result.first_row));
   }
   for (int stage = 0; stage < num_stages; ++stage) {
     for (const ReturnTarget& target : pass.return_targets(stage, 0, 0)) {
       TANGRAM_ASSERT(target.row + target.partial.size() <= int64_t{1} << kGradientRowBits);
       set(target.partial.begin, target.partial.size(),
-          gradient_place(kFirstOtherTensor + static_cast<uint32_t>(target.owner), target.row));
+          dkv_scatter_target(kFirstOtherTensor + static_cast<uint32_t>(target.owner), target.row));
     }
   }
   TANGRAM_ASSERT(num_set == std::ssize(places));
@@ -66,9 +66,9 @@ void find_others(const DevicePass& pass, int num_stages, int num_slots, int num_
 
 bool stores_rows(const Program& program) { return find_call_that_stores(program) != nullptr; }
 
-GradientPlaces ReturnPlaces::in_slot(int slot, void* stream) const {
+DkvScatterMap ReturnScatterMap::in_slot(int slot, void* stream) const {
   kept->before_call(stream);
-  GradientPlaces places;
+  DkvScatterMap places;
   void* const* const others = static_cast<void* const*>(kept->data());
   places.dk_others = others + slot * 2 * num_ranks;
   places.dv_others = places.dk_others + num_ranks;
@@ -76,8 +76,9 @@ GradientPlaces ReturnPlaces::in_slot(int slot, void* stream) const {
   return places;
 }
 
-std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const ArenaLayout& layout, DevicePass& pass,
-                                                 int num_slots, int num_ranks, KeptTogether& kept) {
+std::unique_ptr<ReturnScatterMap> make_return_places(const Program& program, const ArenaLayout& layout,
+                                                     DevicePass& pass, int num_slots, int num_ranks,
+                                                     KeptTogether& kept) {
   const AttendOp* const call = find_call_that_stores(program);
   if (call == nullptr) return nullptr;
   const auto& finish = std::get<FinishOp>(program.ops.back());
@@ -87,7 +88,7 @@ std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const A
   const auto num_others = static_cast<size_t>(num_slots * 2 * num_ranks),
              num_places = static_cast<size_t>(call->dk.rows);
   const size_t bytes = num_others * sizeof(void*) + num_places * sizeof(uint32_t);
-  auto places = std::make_unique<ReturnPlaces>();
+  auto places = std::make_unique<ReturnScatterMap>();
   places->kept = kept.add(bytes, [=, &pass](std::byte* to) {
     auto* const others = reinterpret_cast<void**>(to);
     find_others(pass, num_stages, num_slots, num_ranks, {others, num_others});

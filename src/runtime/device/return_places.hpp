@@ -9,12 +9,12 @@
 #include "plan/program/arena.hpp"
 #include "runtime/device/kept_together.hpp"
 #include "tangram/device_communicator.hpp"
-#include "tangram/gradient_places.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 
 namespace tangram {
 
-/// GradientPlaces of the call of a program that stores rows, made once.
-struct ReturnPlaces {
+/// DkvScatterMap of the call of a program that stores rows, made once.
+struct ReturnScatterMap {
   /// [return slots, 2, ranks]: addresses of the return areas of dk and dv; then uint32 [kv rows].
   std::shared_ptr<const KeptMemory> kept;
   int num_slots = 0;
@@ -22,7 +22,7 @@ struct ReturnPlaces {
   int64_t bytes = 0;
 
   /// Without settled tensors. In return slot `slot`, for a call that is put on `stream`.
-  GradientPlaces in_slot(int slot, void* stream) const;
+  DkvScatterMap in_slot(int slot, void* stream) const;
 };
 
 /// Whether a call of the program stores rows, so that the pass leaves some alone.
@@ -30,7 +30,8 @@ bool stores_rows(const Program& program);
 
 /// Of the program's call with AttendOp::stored_dk, whose casts are those of `pass`, with `num_slots` return slots. Null
 /// where there is none. Tells the pass which rows it leaves alone. Program and pass are read once more by kept.keep().
-std::unique_ptr<ReturnPlaces> make_return_places(const Program& program, const ArenaLayout& layout, DevicePass& pass,
-                                                 int num_slots, int num_ranks, KeptTogether& kept);
+std::unique_ptr<ReturnScatterMap> make_return_places(const Program& program, const ArenaLayout& layout,
+                                                     DevicePass& pass, int num_slots, int num_ranks,
+                                                     KeptTogether& kept);
 
 }  // namespace tangram

@@ -15,13 +15,13 @@ namespace tangram::sm90 {
 namespace {
 
 /// As the kernels look a tile up (key_stretches.cuh).
-int64_t row_elsewhere(const std::vector<GranuleStretch>& of_granule, int64_t first, int64_t num_keys) {
-  const GranuleStretch& stretch = of_granule[static_cast<size_t>(first / kStretchGranule)];
+int64_t row_elsewhere(const std::vector<GranuleRange>& of_granule, int64_t first, int64_t num_keys) {
+  const GranuleRange& stretch = of_granule[static_cast<size_t>(first / kStretchGranule)];
   return stretch.begin <= first && first + num_keys <= stretch.end ? first + stretch.shift : -1;
 }
 
-std::vector<KeyStretch> random_stretches(int64_t seqlen_k, std::mt19937& rng) {
-  std::vector<KeyStretch> stretches;
+std::vector<LocalKvRange> random_stretches(int64_t seqlen_k, std::mt19937& rng) {
+  std::vector<LocalKvRange> stretches;
   int64_t at = static_cast<int64_t>(rng() % 40);
   while (at < seqlen_k) {
     const int64_t end = std::min<int64_t>(seqlen_k, at + 1 + static_cast<int64_t>(rng() % 700));
@@ -36,11 +36,11 @@ TEST(KeyStretches, TilesAreFoundWhereTheyLieOrHoldOnlyBordersOfStretches) {
   std::mt19937 rng(3);
   for (int round = 0; round < 60; ++round) {
     const int64_t seqlen_k = 1 + static_cast<int64_t>(rng() % 3000);
-    const std::vector<KeyStretch> stretches = random_stretches(seqlen_k, rng);
+    const std::vector<LocalKvRange> stretches = random_stretches(seqlen_k, rng);
     const auto of_granule = stretches_of_granules(stretches, seqlen_k);
     const auto stretch_of = [&](int64_t key) {
       return std::find_if(stretches.begin(), stretches.end(),
-                          [&](const KeyStretch& s) { return s.keys.contains(key); });
+                          [&](const LocalKvRange& s) { return s.keys.contains(key); });
     };
     for (const int64_t num_keys : {96, 128}) {
       for (int64_t first = 0; first < seqlen_k; ++first) {
@@ -52,11 +52,11 @@ TEST(KeyStretches, TilesAreFoundWhereTheyLieOrHoldOnlyBordersOfStretches) {
           ASSERT_EQ(row, stretch->row + first - stretch->keys.begin);
           continue;
         }
-        for (const KeyStretch& s : stretches) {
+        for (const LocalKvRange& s : stretches) {
           const int64_t begin = std::max(first, s.keys.begin), end = std::min(first + num_keys, s.keys.end);
           if (begin >= end) continue;
-          const bool at_begin = end <= s.keys.begin + AttnBackend::kStretchBorder;
-          const bool at_end = begin >= s.keys.end - AttnBackend::kStretchBorder;
+          const bool at_begin = end <= s.keys.begin + AttnBackend::kLocalKvHalo;
+          const bool at_end = begin >= s.keys.end - AttnBackend::kLocalKvHalo;
           ASSERT_TRUE(at_begin || at_end)
               << "tile at " << first << " in [" << s.keys.begin << ", " << s.keys.end << ")";
         }
@@ -66,7 +66,7 @@ TEST(KeyStretches, TilesAreFoundWhereTheyLieOrHoldOnlyBordersOfStretches) {
 }
 
 TEST(KeyStretches, LongStretchesAreReadButForTheirBorders) {
-  const std::vector<KeyStretch> stretches = {{{100, 1000}, 7}, {{1000, 1500}, 4000}};
+  const std::vector<LocalKvRange> stretches = {{{100, 1000}, 7}, {{1000, 1500}, 4000}};
   const auto of_granule = stretches_of_granules(stretches, 1500);
   EXPECT_EQ(row_elsewhere(of_granule, 100, 128), 7);
   EXPECT_EQ(row_elsewhere(of_granule, 99, 128), -1);
@@ -82,7 +82,7 @@ TEST(KeyStretches, EveryEntryHoldsForAllTilesInIt) {
   for (int round = 0; round < 60; ++round) {
     const int64_t seqlen_k = 1 + static_cast<int64_t>(rng() % 3000);
     const auto of_granule = stretches_of_granules(random_stretches(seqlen_k, rng), seqlen_k);
-    for (const GranuleStretch& entry : of_granule) {
+    for (const GranuleRange& entry : of_granule) {
       for (const int64_t num_keys : {96, 128}) {
         for (int64_t first = entry.begin; first + num_keys <= entry.end; ++first) {
           ASSERT_EQ(row_elsewhere(of_granule, first, num_keys), first + entry.shift);
@@ -94,8 +94,8 @@ TEST(KeyStretches, EveryEntryHoldsForAllTilesInIt) {
 }
 
 TEST(KeyStretches, WhatLiesBetweenStretchesIsSaidToo) {
-  const auto of_granule = stretches_of_granules(std::vector<KeyStretch>{{{320, 640}, 5}}, 1000);
-  const GranuleStretch before{0, 320, kNoStretch}, in{320, 640, -315}, after{640, 1000, kNoStretch};
+  const auto of_granule = stretches_of_granules(std::vector<LocalKvRange>{{{320, 640}, 5}}, 1000);
+  const GranuleRange before{0, 320, kNoStretch}, in{320, 640, -315}, after{640, 1000, kNoStretch};
   EXPECT_EQ(of_granule.front(), before);
   EXPECT_EQ(of_granule[19], before);
   EXPECT_EQ(of_granule[20], in);
@@ -105,7 +105,7 @@ TEST(KeyStretches, WhatLiesBetweenStretchesIsSaidToo) {
 }
 
 TEST(KeyStretches, RejectsStretchesThatOverlapOrLeaveTheSequence) {
-  const auto make = [](const std::vector<KeyStretch>& stretches) { return stretches_of_granules(stretches, 100); };
+  const auto make = [](const std::vector<LocalKvRange>& stretches) { return stretches_of_granules(stretches, 100); };
   EXPECT_THROW(make({{{0, 50}, 0}, {{49, 60}, 100}}), InvalidArgument);
   EXPECT_THROW(make({{{90, 101}, 0}}), InvalidArgument);
   EXPECT_THROW(make({{{-1, 10}, 0}}), InvalidArgument);

@@ -159,21 +159,21 @@ TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
 
 TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   const Sm90Backend backend;
-  const std::vector<KeyStretch> stretches = {{{0, 300}, 1000}, {{2000, 3000}, 0}};
-  const std::vector<sm90::GranuleStretch> expected = sm90::stretches_of_granules(stretches, kRows);
-  std::vector<sm90::GranuleStretch> table(expected.size());
-  ASSERT_EQ(backend.stretch_table_bytes(kRows), static_cast<int64_t>(table.size() * sizeof(table[0])));
-  backend.write_stretch_table(stretches, kRows, reinterpret_cast<std::byte*>(table.data()));
+  const std::vector<LocalKvRange> stretches = {{{0, 300}, 1000}, {{2000, 3000}, 0}};
+  const std::vector<sm90::GranuleRange> expected = sm90::stretches_of_granules(stretches, kRows);
+  std::vector<sm90::GranuleRange> table(expected.size());
+  ASSERT_EQ(backend.local_kv_table_bytes(kRows), static_cast<int64_t>(table.size() * sizeof(table[0])));
+  backend.write_local_kv_table(stretches, kRows, reinterpret_cast<std::byte*>(table.data()));
   EXPECT_EQ(table, expected);
 
   MaskBuffer buffer(kShape, {.documents = 128}, backend);
   buffer.set(make_pack(0));
   BufferOperands operands;
   AttnForwardArgs args = operands.forward();
-  args.stretch_table = table.data();
+  args.local_kv_table = table.data();
   EXPECT_THROW(buffer.forward(args), InvalidArgument) << "of no other tensors";
-  args.k_elsewhere = args.k;
-  args.v_elsewhere = args.v;
+  args.k_local = args.k;
+  args.v_local = args.v;
   testing::record_launches({sizeof(ForwardParams)});
   buffer.forward(args);
   ForwardParams params;

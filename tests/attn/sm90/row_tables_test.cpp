@@ -55,9 +55,9 @@ struct Destinations {
     std::vector<uint32_t> table;
     for (size_t key = 0; key < settled.size(); ++key) {
       const int64_t tensor = place[key] / tensor_rows, row = place[key] % tensor_rows;
-      table.push_back(settled[key] >= 0 ? gradient_place(kSettledTensor, settled[key])
-                      : tensor == 0     ? gradient_place(kOwnTensor, row)
-                                        : gradient_place(kFirstOtherTensor + static_cast<uint32_t>(tensor) - 1, row));
+      table.push_back(settled[key] >= 0 ? dkv_scatter_target(kFinalTensor, settled[key])
+                      : tensor == 0     ? dkv_scatter_target(kOwnTensor, row)
+                                    : dkv_scatter_target(kFirstOtherTensor + static_cast<uint32_t>(tensor) - 1, row));
     }
     of_key = cuda::DeviceBuffer::copy_of(table.data(), table.size() * sizeof(uint32_t));
   }
@@ -239,7 +239,7 @@ TEST_F(Sm90RowTables, RowsAreThoseOfOneTensorWhereverTheyGo) {
     const SpreadGradient dv(like_dv, settled_dtype, int64_t{heads_kv} * dims.v + gap, to);
     args.dk = dk.own, args.dv = dv.own;
     args.places = {to.of_key.as<uint32_t>(), {}, {}, dk.others.as<void*>(), dv.others.as<void*>()};
-    if (share > 0) args.places.dk_settled = dk.settled, args.places.dv_settled = dv.settled;
+    if (share > 0) args.places.dk_final = dk.settled, args.places.dv_final = dv.settled;
     run(device, *mask, args);
     // Otherwise pieces add up in any order: float32, before rounding to what is compared.
     const double tolerance = deterministic                                                ? 0.0
@@ -284,22 +284,22 @@ TEST_F(Sm90RowTables, TablesThatDoNotFitAreRefused) {
     a.accumulate_dkv = true;
   });
   expect("dk_others and dv_others must be given together", [](auto& a) { a.places.dv_others = nullptr; });
-  expect("dk_settled and dv_settled must be given together, with places", [](auto& a) { a.places.dv_settled = {}; });
-  expect("dk_settled and dv_settled must be given together, with places", [&](auto& a) {
+  expect("dk_final and dv_final must be given together, with places", [](auto& a) { a.places.dv_final = {}; });
+  expect("dk_final and dv_final must be given together, with places", [&](auto& a) {
     a.places.of_key = nullptr;
     a.dk = device.backward.dk, a.dv = device.backward.dv;
   });
-  expect("dk_settled and dv_settled must have one dtype (got bfloat16 and float32)",
-         [](auto& a) { a.places.dv_settled.dtype = DType::kFloat32; });
-  expect("dk_settled and dv_settled must have as many rows (got 131 and 130)",
-         [](auto& a) { a.places.dv_settled.rows = 130; });
-  expect("dk_settled must have the prepared dtype bfloat16 or float32 (got float16)",
-         [](auto& a) { a.places.dk_settled.dtype = a.places.dv_settled.dtype = DType::kFloat16; });
-  expect("dk_settled must have shape [131, 1, 64]", [](auto& a) { a.places.dk_settled.dim = 128; });
-  expect("dv_settled must have the strides 64 and 64 of the gradient (got 128 and 64)",
-         [](auto& a) { a.places.dv_settled.row_stride = 128; });
-  expect("dk_settled must not be null and be aligned to 16 bytes",
-         [](auto& a) { a.places.dk_settled.data = static_cast<char*>(a.places.dk_settled.data) + 2; });
+  expect("dk_final and dv_final must have one dtype (got bfloat16 and float32)",
+         [](auto& a) { a.places.dv_final.dtype = DType::kFloat32; });
+  expect("dk_final and dv_final must have as many rows (got 131 and 130)",
+         [](auto& a) { a.places.dv_final.rows = 130; });
+  expect("dk_final must have the prepared dtype bfloat16 or float32 (got float16)",
+         [](auto& a) { a.places.dk_final.dtype = a.places.dv_final.dtype = DType::kFloat16; });
+  expect("dk_final must have shape [131, 1, 64]", [](auto& a) { a.places.dk_final.dim = 128; });
+  expect("dv_final must have the strides 64 and 64 of the gradient (got 128 and 64)",
+         [](auto& a) { a.places.dv_final.row_stride = 128; });
+  expect("dk_final must not be null and be aligned to 16 bytes",
+         [](auto& a) { a.places.dk_final.data = static_cast<char*>(a.places.dk_final.data) + 2; });
   EXPECT_EQ(message([](auto&) {}), "nothing was thrown");
   cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }

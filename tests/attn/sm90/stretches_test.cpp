@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kRowsElsewhere = 3000;
 // In another order there, with neighbours here that are none there, borders off every tile and a short one.
-const std::vector<KeyStretch> kStretches = {
+const std::vector<LocalKvRange> kStretches = {
     {{0, 500}, 2400}, {{500, 1111}, 300}, {{1111, 1200}, 0}, {{1303, 1900}, 1000}, {{2000, 2048}, 2950}};
 
 /// Moves what kernels may only read elsewhere there, leaving NaN in its place.
@@ -28,13 +28,13 @@ void move_elsewhere(const TensorView& here, const TensorView& there) {
     return static_cast<char*>(view.data) + i * static_cast<int64_t>(row_bytes);
   };
   cuda::check(cudaMemset(there.data, 0xff, static_cast<size_t>(there.rows) * row_bytes), "cudaMemset");
-  for (const KeyStretch& stretch : kStretches) {
-    const int64_t count = stretch.keys.size(), inner = count - 2 * AttnBackend::kStretchBorder;
+  for (const LocalKvRange& stretch : kStretches) {
+    const int64_t count = stretch.keys.size(), inner = count - 2 * AttnBackend::kLocalKvHalo;
     cuda::check(cudaMemcpy(row(there, stretch.row), row(here, stretch.keys.begin),
                            static_cast<size_t>(count) * row_bytes, cudaMemcpyDeviceToDevice),
                 "cudaMemcpy");
     if (inner <= 0) continue;
-    cuda::check(cudaMemset(row(here, stretch.keys.begin + AttnBackend::kStretchBorder), 0xff,
+    cuda::check(cudaMemset(row(here, stretch.keys.begin + AttnBackend::kLocalKvHalo), 0xff,
                            static_cast<size_t>(inner) * row_bytes),
                 "cudaMemset");
   }
@@ -63,7 +63,7 @@ class Stretches : public ::testing::Test {
           on.backward.options.deterministic = true;
           const auto run = [&] {
             const auto mask = test::prepare_sm90(backend, slices, config.shape);
-            backend.prepare_stretches(*mask, kStretches);
+            backend.prepare_local_kv(*mask, kStretches);
             on.poison_outputs();
             backend.forward(*mask, on.forward);
             backend.backward(*mask, on.backward);
@@ -84,8 +84,8 @@ class Stretches : public ::testing::Test {
           };
           move_elsewhere(writable(on.forward.k), k);
           move_elsewhere(writable(on.forward.v), v);
-          on.forward.k_elsewhere = on.backward.k_elsewhere = k;
-          on.forward.v_elsewhere = on.backward.v_elsewhere = v;
+          on.forward.k_local = on.backward.k_local = k;
+          on.forward.v_local = on.backward.v_local = v;
           EXPECT_TRUE(run() == expected);
         }
       }
@@ -113,11 +113,11 @@ TEST_F(Stretches, TensorsThatDoNotFitAreRefused) {
   test::RandomAttention problem = test::make_random(config, slices, 6);
   test::OnDevice on(problem);
   const auto mask = test::prepare_sm90(backend, slices, config.shape);
-  backend.prepare_stretches(*mask, kStretches);
-  on.forward.k_elsewhere = on.forward.k;  // 2048 rows of 2998
-  on.forward.v_elsewhere = on.forward.v;
+  backend.prepare_local_kv(*mask, kStretches);
+  on.forward.k_local = on.forward.k;  // 2048 rows of 2998
+  on.forward.v_local = on.forward.v;
   EXPECT_THROW(backend.forward(*mask, on.forward), InvalidArgument);
-  EXPECT_THROW(backend.prepare_stretches(*mask, std::vector<KeyStretch>{{{0, 2049}, 0}}), InvalidArgument);
+  EXPECT_THROW(backend.prepare_local_kv(*mask, std::vector<LocalKvRange>{{{0, 2049}, 0}}), InvalidArgument);
 }
 
 }  // namespace

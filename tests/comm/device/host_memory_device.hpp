@@ -46,7 +46,7 @@ class HostMemoryPass final : public DevicePass {
     slot_ = landing_->slots.take(spec_.label);
     for (HostTensor& tensor : landing_->tensors[static_cast<size_t>(slot_)]) tensor.fill(std::nanf(""));
     for (size_t t = 0; t < own.size(); ++t) {
-      for (const KeyStretch& rows : spec_.own_rows) {
+      for (const LocalKvRange& rows : spec_.own_rows) {
         const ConstTensorView from = slice_rows(own[t], {rows.row, rows.row + rows.keys.size()});
         std::memcpy(slice_rows(landing(static_cast<int>(t), slot_), rows.keys).data, from.data,
                     static_cast<size_t>(from.rows * from.row_bytes()));
@@ -97,7 +97,7 @@ class HostMemoryPass final : public DevicePass {
     }
   }
   /// Memory of the host does not fill up beside a call: all that was cast has come.
-  DeviceArrivals arrivals() const override {
+  KvReadyFlags ready_flags() const override {
     for (const auto& [stage, handle] : under_way_) handle->wait();
     under_way_.clear();
     return {};

@@ -26,16 +26,16 @@ TEST(OwnStretches, NeighboursInBufferAndShardAreOneStretch) {
                    {{90, 100}, 90, 1, 60, 0, 0},
                    {{100, 130}, 100, 1, 80, 0, 0}};
   EXPECT_THAT(own_stretches(plan, 1),
-              ElementsAre(KeyStretch{{0, 60}, 0}, KeyStretch{{90, 100}, 60}, KeyStretch{{100, 130}, 80}));
-  EXPECT_THAT(own_stretches(plan, 0), ElementsAre(KeyStretch{{60, 90}, 5}));
+              ElementsAre(LocalKvRange{{0, 60}, 0}, LocalKvRange{{90, 100}, 60}, LocalKvRange{{100, 130}, 80}));
+  EXPECT_THAT(own_stretches(plan, 0), ElementsAre(LocalKvRange{{60, 90}, 5}));
 }
 
 TEST(OwnStretches, BordersOfWhatIsReadAndAllElseIsCopied) {
-  const std::vector<KeyStretch> own = {{{0, 60}, 100}, {{60, 80}, 0}, {{90, 111}, 300}};
-  const std::vector<KeyStretch> read = worth_reading(own, kBorder);
+  const std::vector<LocalKvRange> own = {{{0, 60}, 100}, {{60, 80}, 0}, {{90, 111}, 300}};
+  const std::vector<LocalKvRange> read = worth_reading(own, kBorder);
   EXPECT_THAT(read, ElementsAre(own[0], own[2]));
-  EXPECT_THAT(to_copy(own, read, kBorder), ElementsAre(KeyStretch{{0, 10}, 100}, KeyStretch{{50, 60}, 150}, own[1],
-                                                       KeyStretch{{90, 100}, 300}, KeyStretch{{101, 111}, 311}));
+  EXPECT_THAT(to_copy(own, read, kBorder), ElementsAre(LocalKvRange{{0, 10}, 100}, LocalKvRange{{50, 60}, 150}, own[1],
+                                                       LocalKvRange{{90, 100}, 300}, LocalKvRange{{101, 111}, 311}));
   EXPECT_EQ(to_copy(own, {}, kBorder), own) << "kernels that read nothing there find all in the buffer";
 }
 
@@ -58,14 +58,14 @@ TEST(OwnStretches, OfPlansAreTheOwnRowsOnce) {
             expected[segment.row + i] = segment.owner_row + i;
           }
         }
-        const std::vector<KeyStretch> own = own_stretches(rank_plan, rank), read = worth_reading(own, kBorder);
-        const auto cover = [&](const KeyStretch& stretch, int64_t border) {
+        const std::vector<LocalKvRange> own = own_stretches(rank_plan, rank), read = worth_reading(own, kBorder);
+        const auto cover = [&](const LocalKvRange& stretch, int64_t border) {
           for (int64_t i = border; i < stretch.keys.size() - border; ++i) {
             EXPECT_TRUE(covered.emplace(stretch.keys.begin + i, stretch.row + i).second) << "twice";
           }
         };
-        for (const KeyStretch& stretch : to_copy(own, read, kBorder)) cover(stretch, 0);
-        for (const KeyStretch& stretch : read) cover(stretch, kBorder);
+        for (const LocalKvRange& stretch : to_copy(own, read, kBorder)) cover(stretch, 0);
+        for (const LocalKvRange& stretch : read) cover(stretch, kBorder);
         EXPECT_EQ(covered, expected);
       }
     }

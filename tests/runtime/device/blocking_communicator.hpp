@@ -84,7 +84,7 @@ class BlockingPass final : public DevicePass {
     }
   }
   void wait_cast(int, void*) override {}
-  DeviceArrivals arrivals() const override {
+  KvReadyFlags ready_flags() const override {
     const auto* flags = flags_.as<uint64_t>();
     return {flags, flags, control_.size(), 0, context_.as<void>()};
   }
@@ -166,7 +166,7 @@ class BlockingPass final : public DevicePass {
   }
   void copy_own(const ConstTensorView& source, const TensorView& target, void* stream) const {
     synchronize(stream);
-    for (const KeyStretch& rows : spec_.own_rows) {
+    for (const LocalKvRange& rows : spec_.own_rows) {
       const ConstTensorView from = slice_rows(source, {rows.row, rows.row + rows.keys.size()});
       cuda::check(cudaMemcpy(slice_rows(target, rows.keys).data, from.data,
                              static_cast<size_t>(from.rows * from.row_bytes()), cudaMemcpyDeviceToDevice),

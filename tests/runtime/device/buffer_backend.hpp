@@ -72,10 +72,10 @@ class BufferBackend final : public AttnBackend {
     prepared.mask = stream_.prepare(slices, prepared.shape, nullptr);
     for (const AttnSlice& slice : slices) EXPECT_LE(canonical(slice).k_range.end, num_keys);
   }
-  int64_t stretch_table_bytes(int64_t seqlen_k) const override {
-    return static_cast<int64_t>(sizeof(int64_t)) + seqlen_k * static_cast<int64_t>(sizeof(KeyStretch));
+  int64_t local_kv_table_bytes(int64_t seqlen_k) const override {
+    return static_cast<int64_t>(sizeof(int64_t)) + seqlen_k * static_cast<int64_t>(sizeof(LocalKvRange));
   }
-  void write_stretch_table(std::span<const KeyStretch> stretches, int64_t, std::byte* to) const override {
+  void write_local_kv_table(std::span<const LocalKvRange> stretches, int64_t, std::byte* to) const override {
     const auto count = static_cast<int64_t>(stretches.size());
     std::memcpy(to, &count, sizeof(count));
     std::memcpy(to + sizeof(count), stretches.data(), stretches.size_bytes());
@@ -101,10 +101,10 @@ class BufferBackend final : public AttnBackend {
   PreparedMask& as_of_now(PreparedMask& buffer, const Args& args) const {
     PreparedMask& mask = *static_cast<Buffer&>(buffer).mask;
     int64_t count = 0;
-    const auto* table = static_cast<const std::byte*>(args.stretch_table);
+    const auto* table = static_cast<const std::byte*>(args.local_kv_table);
     std::memcpy(&count, table, sizeof(count));
-    stream_.prepare_stretches(mask,
-                              {reinterpret_cast<const KeyStretch*>(table + sizeof(count)), static_cast<size_t>(count)});
+    stream_.prepare_local_kv(
+        mask, {reinterpret_cast<const LocalKvRange*>(table + sizeof(count)), static_cast<size_t>(count)});
     return mask;
   }
 

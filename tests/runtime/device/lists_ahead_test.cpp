@@ -41,8 +41,8 @@ class ToldBackend final : public AttnBackend {
     return of_.prepare(slices, shape, tiles);
   }
   bool can_wait_for_keys() const override { return true; }
-  void prepare_arrivals(PreparedMask& mask, std::span<const KeyArrival> arrivals) const override {
-    of_.prepare_arrivals(mask, arrivals);
+  void prepare_ready_flags(PreparedMask& mask, std::span<const KeyReadyFlag> ready_flags) const override {
+    of_.prepare_ready_flags(mask, ready_flags);
   }
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
     return of_.backward_tile_shape(shape);

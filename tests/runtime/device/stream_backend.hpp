@@ -28,35 +28,35 @@ class StreamBackend final : public AttnBackend {
     return prepared;
   }
   bool can_wait_for_keys() const override { return true; }
-  bool can_read_elsewhere() const override { return true; }
-  void prepare_stretches(PreparedMask& mask, std::span<const KeyStretch> stretches) const override {
+  bool supports_local_kv() const override { return true; }
+  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> stretches) const override {
     static_cast<Prepared&>(mask).stretches.assign(stretches.begin(), stretches.end());
   }
 
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {
     auto& prepared = static_cast<Prepared&>(mask);
     AttnForwardArgs call = args;
-    const HostTensor k = keys(prepared, args.k, args.k_elsewhere), v = keys(prepared, args.v, args.v_elsewhere);
+    const HostTensor k = keys(prepared, args.k, args.k_local), v = keys(prepared, args.v, args.v_local);
     call.k = k, call.v = v;
     dense_.forward(*prepared.dense, call, nullptr);
   }
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
     auto& prepared = static_cast<Prepared&>(mask);
     AttnBackwardArgs call = args;
-    const HostTensor k = keys(prepared, args.k, args.k_elsewhere), v = keys(prepared, args.v, args.v_elsewhere);
+    const HostTensor k = keys(prepared, args.k, args.k_local), v = keys(prepared, args.v, args.v_local);
     call.k = k, call.v = v;
     if (args.places.of_key == nullptr) return dense_.backward(*prepared.dense, call, nullptr);
     HostTensor dk(DType::kFloat32, k.rows(), k.heads(), k.dim()), dv(DType::kFloat32, v.rows(), v.heads(), v.dim());
     call.dk = dk, call.dv = dv;
     dense_.backward(*prepared.dense, call, nullptr);
-    store(dk, args.dk, args.places, args.places.dk_settled, args.places.dk_others);
-    store(dv, args.dv, args.places, args.places.dv_settled, args.places.dv_others);
+    store(dk, args.dk, args.places, args.places.dk_final, args.places.dk_others);
+    store(dv, args.dv, args.places, args.places.dv_final, args.places.dv_others);
   }
 
  private:
   struct Prepared final : PreparedMask {
     std::unique_ptr<PreparedMask> dense;
-    std::vector<KeyStretch> stretches;
+    std::vector<LocalKvRange> stretches;
   };
 
   /// The keys of a call: of a stretch those at its ends from the buffer, all others from where they lie.
@@ -64,7 +64,7 @@ class StreamBackend final : public AttnBackend {
     HostTensor result(buffer.dtype, buffer.rows, buffer.heads, buffer.dim);
     for (int64_t row = 0; row < buffer.rows; ++row) copy_row(buffer, row, result.view(), row);
     if (elsewhere.data == nullptr) return result;
-    for (const KeyStretch& stretch : mask.stretches) {
+    for (const LocalKvRange& stretch : mask.stretches) {
       for (int64_t key = stretch.keys.begin + kBorder; key < stretch.keys.end - kBorder; ++key) {
         copy_row(elsewhere, stretch.row + key - stretch.keys.begin, result.view(), key);
       }
@@ -75,12 +75,12 @@ class StreamBackend final : public AttnBackend {
     const ConstTensorView source = slice_rows(from, {row, row + 1});
     std::memcpy(slice_rows(to, {to_row, to_row + 1}).data, source.data, static_cast<size_t>(source.row_bytes()));
   }
-  static void store(const HostTensor& rows, const TensorView& own, const GradientPlaces& places,
+  static void store(const HostTensor& rows, const TensorView& own, const DkvScatterMap& places,
                     const TensorView& settled, void* const* others) {
     for (int64_t row = 0; row < rows.rows(); ++row) {
       const uint32_t place = places.of_key[row], tensor = place >> kGradientRowBits;
       const int64_t to = place & ((uint32_t{1} << kGradientRowBits) - 1);
-      TensorView target = tensor == kSettledTensor ? settled : own;
+      TensorView target = tensor == kFinalTensor ? settled : own;
       if (tensor >= kFirstOtherTensor) {
         target = {{others[tensor - kFirstOtherTensor], own.dtype, to + 1, own.heads, own.dim, own.row_stride,
                    own.head_stride}};

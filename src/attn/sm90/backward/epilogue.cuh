@@ -81,8 +81,8 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
     if (params.places != nullptr && valid) {
       const uint32_t place = __ldg(params.places + row), tensor = place >> kGradientRowBits;
       row = static_cast<int32_t>(place & ((1u << kGradientRowBits) - 1));
-      if (tensor == kSettledTensor) {
-        gradient = kIsDk ? params.dk_settled : params.dv_settled;
+      if (tensor == kFinalTensor) {
+        gradient = kIsDk ? params.dk_final : params.dv_final;
         type = params.settled_type;
       } else if (tensor >= kFirstOtherTensor) {
         void* const* others = kIsDk ? params.dk_others : params.dv_others;

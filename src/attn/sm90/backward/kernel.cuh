@@ -8,7 +8,7 @@
 //   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
 //                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
 //                               [deterministic: SplitWriter; else nobody]
-//                thread 96      with keys that come late: watch_arrivals
+//                thread 96      with keys that come late: poll_ready_flags
 //   warpgroup 1, 2              Consumer, or PairConsumer, 64 keys each                            240
 //                               [PackedConsumer; or DkConsumer and DvConsumer, a kernel each]
 //
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) backward_kernel(const __g
       ptx::grid_dependency_launch();  // only now: waiting CTAs would take multiprocessors that sm_margin leaves free
     } else if (threadIdx.x == 32 || threadIdx.x == 64) {
       DqWriter<Traits>{params, smem, threadIdx.x / 32 - 1}.run();
-    } else if (threadIdx.x == 96 && params.arrivals.pending != 0) {
-      watch_arrivals<false>(params.arrivals, smem.arrived);
+    } else if (threadIdx.x == 96 && params.ready_flags.pending != 0) {
+      poll_ready_flags<false>(params.ready_flags, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

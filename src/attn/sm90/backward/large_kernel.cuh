@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1) large_kernel(const __grid
       if constexpr (Traits::kMakesDk && Traits::kDeterministic) {
         SplitWriter<Traits>(params, smem, threadIdx.x / 32 - 1).run();
       }
-    } else if (threadIdx.x == 96 && params.arrivals.pending != 0) {
-      watch_arrivals<false>(params.arrivals, smem.arrived);
+    } else if (threadIdx.x == 96 && params.ready_flags.pending != 0) {
+      poll_ready_flags<false>(params.ready_flags, smem.arrived);
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 
-#include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/ready_flags.hpp"
 #include "schedule/key_work_tiles.hpp"
-#include "tangram/gradient_places.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 
 namespace tangram::sm90::backward {
 
@@ -40,8 +40,8 @@ struct Params {
   TensorMap k_map;
   TensorMap v_map;
   TensorMap dout_map;
-  TensorMap k_elsewhere_map;  ///< of the tensors that `stretches` speak of
-  TensorMap v_elsewhere_map;
+  TensorMap k_local_map;  ///< of the tensors that `stretches` speak of
+  TensorMap v_local_map;
   const WorkTile* work_tiles;
   const TileRange* runs;
   const RangeQueryTiles* run_tiles;  ///< of each run
@@ -61,9 +61,9 @@ struct Params {
       dq_semaphore;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
   void* dk;
   void* dv;
-  const uint32_t* places;  ///< null, or [seqlen_k]: as GradientPlaces::of_key
-  void* dk_settled;        ///< kSettledTensor of the places
-  void* dv_settled;
+  const uint32_t* places;  ///< null, or [seqlen_k]: as DkvScatterMap::of_key
+  void* dk_final;          ///< kFinalTensor of the places
+  void* dv_final;
   void* const* dk_others;  ///< from kFirstOtherTensor on
   void* const* dv_others;
   int64_t dk_row_stride, dk_head_stride;
@@ -77,7 +77,7 @@ struct Params {
   GradType dkv_type;
   GradType settled_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
-  ArrivalParams arrivals;
+  ReadyFlagParams ready_flags;
   StretchParams stretches;
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was

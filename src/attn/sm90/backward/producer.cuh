@@ -47,13 +47,14 @@ struct Producer {
   /// K and V of an item, once the consumers have left those of the item before.
   __device__ __forceinline__ void load_keys(const WorkTile& work_tile) {
     ptx::mbarrier_wait(&smem.kv_empty, (work_tile.flags & kWorkTileOddPhase ? 1 : 0) ^ 1);
-    if (params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, work_tile.row_begin, work_tile.row_end);
+    if (params.ready_flags.pending != 0)
+      await_keys(params.ready_flags, smem.arrived, work_tile.row_begin, work_tile.row_end);
     const int32_t elsewhere = smem.row_elsewhere;
     // Addresses of maps that are chosen would take registers that this thread has not.
     if (elsewhere < 0) {
       load_keys_from(params.k_map, params.v_map, work_tile.row_begin, work_tile.kv_head);
     } else {
-      load_keys_from(params.k_elsewhere_map, params.v_elsewhere_map, elsewhere, work_tile.kv_head);
+      load_keys_from(params.k_local_map, params.v_local_map, elsewhere, work_tile.kv_head);
     }
   }
 

@@ -9,10 +9,10 @@
 #include <cstdint>
 
 #include "attn/sm90/backward/params.hpp"
-#include "attn/sm90/common/arrivals.cuh"
 #include "attn/sm90/common/fragments.cuh"
 #include "attn/sm90/common/key_stretches.cuh"
 #include "attn/sm90/common/panels.cuh"
+#include "attn/sm90/common/ready_flags.cuh"
 #include "attn/sm90/common/rings.cuh"
 #include "attn/sm90/common/run_rows.cuh"
 #include "attn/sm90/common/shapes.hpp"

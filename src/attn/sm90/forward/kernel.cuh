@@ -8,7 +8,7 @@
 //   warpgroup 0, thread 0    Producer: walks the runs of an item, TMA loads, messages    40 (32)
 //                or warp 0   same for gathered ranges, a box of keys per lane      40 (72 at head_dim 64; 32 aligned)
 //                thread 32   run_scheduler: draws tickets, one item ahead
-//                thread 64   watch_arrivals, if keys are awaited
+//                thread 64   poll_ready_flags, if keys are awaited
 //                thread 96   kMetadataWarp: step messages; thread 0 then only loads
 //   warpgroups 1 to C        Consumer: 64 packed rows each                               232 (160)
 //
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     ptx::prefetch_tensor_map(&params.q_map);
     ptx::prefetch_tensor_map(&params.k_map);
     ptx::prefetch_tensor_map(&params.v_map);
-    ptx::prefetch_tensor_map(&params.k_elsewhere_map);
-    ptx::prefetch_tensor_map(&params.v_elsewhere_map);
+    ptx::prefetch_tensor_map(&params.k_local_map);
+    ptx::prefetch_tensor_map(&params.v_local_map);
     ptx::prefetch_tensor_map(&params.out_map);
     init_barriers(smem);
     smem.arrived.bits = 0;
@@ -86,9 +86,9 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
       if constexpr (Traits::kSplitKv) ptx::grid_dependency_launch();
     } else if (threadIdx.x == 32) {
       run_scheduler(params, smem);
-    } else if (threadIdx.x == 64 && params.arrivals.pending != 0) {
+    } else if (threadIdx.x == 64 && params.ready_flags.pending != 0) {
       ptx::grid_dependency_wait();
-      watch_arrivals<true>(params.arrivals, smem.arrived);
+      poll_ready_flags<true>(params.ready_flags, smem.arrived);
     } else if (Traits::kMetadataWarp && threadIdx.x == 96) {
       Producer<Traits, false, true> scribe{params, smem, {}};
       scribe.run();

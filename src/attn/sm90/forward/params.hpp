@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/ready_flags.hpp"
 #include "schedule/kv_splits.hpp"
 
 namespace tangram::sm90 {
@@ -25,8 +25,8 @@ struct ForwardParams {
   TensorMap q_map;
   TensorMap k_map;
   TensorMap v_map;
-  TensorMap k_elsewhere_map;  ///< of the tensors that `stretches` speak of
-  TensorMap v_elsewhere_map;
+  TensorMap k_local_map;  ///< of the tensors that `stretches` speak of
+  TensorMap v_local_map;
   TensorMap out_map;  ///< boxes of one panel and a warpgroup's rows; used when out_type is kInput
   void* out;
   float* lse;
@@ -55,7 +55,7 @@ struct ForwardParams {
   bool sink_per_row;
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
-  ArrivalParams arrivals;
+  ReadyFlagParams ready_flags;
   StretchParams stretches;
   const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams

@@ -5,9 +5,9 @@
 
 #include <type_traits>
 
-#include "attn/sm90/common/arrivals.cuh"
 #include "attn/sm90/common/key_stretches.cuh"
 #include "attn/sm90/common/panels.cuh"
+#include "attn/sm90/common/ready_flags.cuh"
 #include "attn/sm90/forward/packing.cuh"
 #include "attn/sm90/forward/rings.cuh"
 #include "attn/sm90/forward/smem.cuh"
@@ -30,7 +30,7 @@ struct Producer {
   // V of a step is loaded after K of the next one, which the consumers need first. They begin with the V of no step.
   // Of a step of a gathered run: what find_box says, and ~head.
   int32_t v_row = kNoLoad, v_head = 0;
-  bool keys_missing = params.arrivals.pending != 0;
+  bool keys_missing = params.ready_flags.pending != 0;
   static constexpr bool kWarp = kLoads && Traits::kGathered;
   static constexpr bool kFewRegisters = kWarp && Traits::kProducerRegisters < 40;
   static constexpr int32_t kNoBox = INT32_MAX;
@@ -65,7 +65,7 @@ struct Producer {
       const bool here = v_row >= 0;
       ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesV);
       load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(
-          smem.v[stage], here ? &params.v_map : &params.v_elsewhere_map, &smem.v_full[stage],
+          smem.v[stage], here ? &params.v_map : &params.v_local_map, &smem.v_full[stage],
           here ? v_row : kElsewhere - v_row, v_head);
     } else {
       ptx::mbarrier_arrive(&smem.v_full[stage]);
@@ -109,7 +109,7 @@ struct Producer {
     if (leads()) {
       ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
       load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(
-          smem.k[rings.k_stage()], here ? &params.k_map : &params.k_elsewhere_map, &smem.k_full[rings.k_stage()],
+          smem.k[rings.k_stage()], here ? &params.k_map : &params.k_local_map, &smem.k_full[rings.k_stage()],
           here ? row : kElsewhere - row, kv_head);
     }
     rings.advance_k();
@@ -153,7 +153,7 @@ struct Producer {
     if (box == kNoBox) return;
     const bool large = box < 0;
     const int32_t key = large ? ~box : box, keys = large ? 64 : 16;
-    if (which == 0 && params.arrivals.pending != 0) await_keys(params.arrivals, smem.arrived, key, key + keys);
+    if (which == 0 && params.ready_flags.pending != 0) await_keys(params.ready_flags, smem.arrived, key, key + keys);
     const int32_t row = row_elsewhere(params.stretches, key, keys);
     const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
     const int32_t place = static_cast<int32_t>(threadIdx.x) * kRows16Bytes;
@@ -217,8 +217,8 @@ struct Producer {
         // The head anew: there is no register to keep it.
         if constexpr (kWarp) load_gathered(work, entry, num_groups(k0, k_end), kv_head_of(work), first && first_run);
       } else {
-        if (kWarp ? params.arrivals.pending != 0 : keys_missing) {
-          keys_missing = await_keys(params.arrivals, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
+        if (kWarp ? params.ready_flags.pending != 0 : keys_missing) {
+          keys_missing = await_keys(params.ready_flags, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
         }
         const int32_t elsewhere = row_elsewhere(params.stretches, smem.stretch, k0, Traits::kBlockN);
         const int32_t row = elsewhere < 0 ? k0 : kElsewhere - elsewhere;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attn/sm90/common/arrivals.cuh"
+#include "attn/sm90/common/ready_flags.cuh"
 #include "attn/sm90/forward/messages.cuh"
 #include "attn/sm90/forward/traits.cuh"
 

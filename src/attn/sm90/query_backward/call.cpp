@@ -36,10 +36,10 @@ void fill_maps(Params& params, const AttnShape& shape, const AttnBackwardArgs& a
 
 }  // namespace
 
-bool takes(const AttnBackwardArgs& args, bool late_keys) {
+bool takes(const AttnBackwardArgs& args, bool awaited_keys) {
   // As in Sm90Backend::backward: without softcap, lse / softmax_scale meets q.k.
   return args.options.softcap == 0 && softmax_scale_of(args) >= 1e-30f && !args.options.deterministic &&
-         args.dsink == nullptr && !late_keys && args.k_elsewhere.data == nullptr && args.v_elsewhere.data == nullptr &&
+         args.dsink == nullptr && !awaited_keys && args.k_local.data == nullptr && args.v_local.data == nullptr &&
          args.places.of_key == nullptr && !args.accumulate_dq && !args.accumulate_dkv;
 }
 

@@ -40,7 +40,7 @@ using sm90::backward::kStatsFloats;
 enum class Lists { kApart, kImage };
 
 inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors, BackwardCalls calls,
-                                  const schedule::LateKeys& late_keys, bool by_rule = false) {
+                                  const schedule::AwaitedKeys& awaited_keys, bool by_rule = false) {
   const AttnShape& s = r.config.shape;
   std::vector<AttnSlice> keys_first;
   for (const AttnSlice& slice : r.slices) keys_first.push_back(schedule::transposed(slice));
@@ -48,7 +48,7 @@ inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors,
   gpu.multiprocessors = multiprocessors;
   return schedule::make_work_list(
       schedule::build_tile_list(keys_first, s.seqlen_k, s.seqlen_q, sm90::backward::kTileShape), r.slices, s, gpu,
-      late_keys, {.calls = calls, .given = {}, .by_rule = by_rule});
+      awaited_keys, {.calls = calls, .given = {}, .by_rule = by_rule});
 }
 
 /// The lists in an image of other bytes, and parameters that know nothing of the mask. Query tiles become as many as
@@ -288,15 +288,15 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   LatePeer peer(r.k, r.v);
   schedule::WorkList work =
       work_of(r, c.multiprocessors, Traits::kDeterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault,
-              c.late != LateKind::kNone ? peer.late_keys() : schedule::LateKeys(), c.by_rule);
+              c.late != LateKind::kNone ? peer.awaited_keys() : schedule::AwaitedKeys(), c.by_rule);
   sm90::backward::Params params = params_of(work);
-  if (c.late != LateKind::kNone) params.arrivals = peer.params();
+  if (c.late != LateKind::kNone) params.ready_flags = peer.params();
   std::optional<KeysElsewhere> elsewhere;
   if (c.elsewhere) {
     elsewhere.emplace(r.k, r.v);
     params.stretches = elsewhere->params();
-    params.k_elsewhere_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kBlockN, kColumns);
-    params.v_elsewhere_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kBlockN, kColumns);
+    params.k_local_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kBlockN, kColumns);
+    params.v_local_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kBlockN, kColumns);
   }
   ImageMemory image;
   if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
@@ -307,7 +307,7 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
   if (c.places) {
     params.places = places.data();
     params.dk = dk.own(), params.dv = dv.own();
-    params.dk_settled = dk.settled(), params.dv_settled = dv.settled();
+    params.dk_final = dk.settled(), params.dv_final = dv.settled();
     params.dk_others = dk.others(), params.dv_others = dv.others();
     params.settled_type =
         settled == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;

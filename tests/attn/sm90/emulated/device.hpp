@@ -182,7 +182,9 @@ inline uint32_t smem_address(const void* pointer) {
 }
 
 // mbarrier.cuh
-inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) { emulated::initialise(barrier_at(barrier), arrivals); }
+inline void mbarrier_init(uint64_t* barrier, uint32_t ready_flags) {
+  emulated::initialise(barrier_at(barrier), ready_flags);
+}
 inline void fence_barrier_init() {}
 inline void mbarrier_arrive(uint64_t* barrier) { emulated::arrive(barrier_at(barrier)); }
 inline void mbarrier_arrive_expect_tx(uint64_t* barrier, uint32_t bytes) {

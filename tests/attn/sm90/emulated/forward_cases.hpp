@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "attn/sm90/emulated/late_keys.hpp"
+#include "attn/sm90/emulated/awaited_keys.hpp"
 #include "attn/sm90/emulated/problem.hpp"
 
 namespace tangram::test::emulated_forward {

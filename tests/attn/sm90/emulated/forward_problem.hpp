@@ -191,15 +191,15 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   LatePeer peer(r.k, r.v);
   std::vector<std::function<void()>> events;
   if (c.late != LateKind::kNone) {
-    schedule::order_by_arrival(tiles, peer.arrivals(), 2);
-    params.arrivals = peer.params();
+    schedule::order_by_readiness(tiles, peer.ready_flags(), 2);
+    params.ready_flags = peer.params();
   }
   std::optional<KeysElsewhere> elsewhere;
   if (c.elsewhere) {
     elsewhere.emplace(r.k, r.v);
     params.stretches = elsewhere->params();
-    params.k_elsewhere_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kKeys, kColumns);
-    params.v_elsewhere_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kKeys, kColumns);
+    params.k_local_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kKeys, kColumns);
+    params.v_local_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kKeys, kColumns);
   }
   std::optional<schedule::PartList> parts;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

@@ -229,9 +229,9 @@ void fail(const std::string& message) {
   std::_Exit(1);
 }
 
-void initialise(Barrier& barrier, uint32_t arrivals) {
+void initialise(Barrier& barrier, uint32_t ready_flags) {
   barrier = {};
-  barrier.expected = barrier.pending = arrivals & 0xfff;
+  barrier.expected = barrier.pending = ready_flags & 0xfff;
 }
 
 void count_bytes(Barrier& barrier, int32_t bytes) {

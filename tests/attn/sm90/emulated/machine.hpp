@@ -106,7 +106,7 @@ void do_later(std::function<void()> action);
 /// Ends the test program with a message: the emulated program did what it must not do.
 [[noreturn]] void fail(const std::string& message);
 
-void initialise(Barrier& barrier, uint32_t arrivals);
+void initialise(Barrier& barrier, uint32_t ready_flags);
 void arrive(Barrier& barrier);
 void count_bytes(Barrier& barrier, int32_t bytes);
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
-#include "tangram/gradient_places.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 
 namespace tangram::test::emulated_backward {
 
@@ -41,7 +41,7 @@ class SpreadRows {
   static std::vector<uint32_t> table(int64_t keys) {
     std::vector<uint32_t> places;
     for (int64_t key = 0; key < keys; ++key) {
-      places.push_back(gradient_place(static_cast<uint32_t>(key % 3), keys - 1 - key));
+      places.push_back(dkv_scatter_target(static_cast<uint32_t>(key % 3), keys - 1 - key));
     }
     return places;
   }
@@ -73,6 +73,6 @@ class SpreadRows {
   HostTensor tensors_[3];  // that of the call, the settled one, another
   void* other_;
 };
-static_assert(kOwnTensor == 0 && kSettledTensor == 1 && kFirstOtherTensor == 2);
+static_assert(kOwnTensor == 0 && kFinalTensor == 1 && kFirstOtherTensor == 2);
 
 }  // namespace tangram::test::emulated_backward

@@ -5,16 +5,16 @@
 
 #include <cstdint>
 
-#include "schedule/late_keys.hpp"
-#include "tangram/device_arrivals.hpp"
+#include "schedule/awaited_keys.hpp"
+#include "tangram/kv_ready_flags.hpp"
 
 namespace tangram::sm90 {
 
-using schedule::kArrivalGranule;
+using schedule::kReadyGranule;
 
 /// A kernel's view. `pending == 0`: every key is there.
-struct ArrivalParams {
-  DeviceArrivals arrivals;
+struct ReadyFlagParams {
+  KvReadyFlags ready_flags;
   const uint64_t* needed;      ///< for every granule of keys the bits of the flags that it needs
   const int32_t* flag_of_bit;  ///< [kMaxKeyFlags]
   uint64_t pending;            ///< all bits

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// DeviceArrivals: the flags by which a kernel learns that rows of other ranks have come. Written by comm, read by attn.
+// KvReadyFlags: the flags by which a kernel learns that rows of other ranks have come. Written by comm, read by attn.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace tangram {
 /// A kernel waits by `cuda::wait_for_flag` (src/cuda/wait.cuh) with `context`, which also watches the clock and whether
 /// the group has failed. When it returns false the kernel stops waiting, for good, and runs to its end on whatever is
 /// there: no trap, no hang; DeviceCommunicator::check then throws.
-struct DeviceArrivals {
+struct KvReadyFlags {
   const uint64_t* flags = nullptr;  // null: this transport has none, use wait_cast before the kernel
   const uint64_t* epoch = nullptr;
   int size = 0;

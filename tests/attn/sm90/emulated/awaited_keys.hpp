@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/sm90/arrivals.hpp"
 #include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/ready_flags.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/attention.hpp"
 
@@ -44,16 +44,16 @@ class LatePeer {
                  {{keys * 4 / 5, keys}, kSize + 3},
                  {{0, keys / 10}, 0},
                  {{keys / 2, keys / 2 + 20}, 0}};
-    late_keys_ = schedule::LateKeys(arrivals_, keys);
+    late_keys_ = schedule::AwaitedKeys(arrivals_, keys);
     for (HostTensor* tensor : tensors_) sent_.push_back(tensor->clone());
     context_ = {&abort_, &aborts_[0], board_, 0, kRank, kSize};
   }
   LatePeer(const LatePeer&) = delete;
   LatePeer& operator=(const LatePeer&) = delete;
 
-  const std::vector<KeyArrival>& arrivals() const { return arrivals_; }
-  const schedule::LateKeys& late_keys() const { return late_keys_; }
-  sm90::ArrivalParams params() const {
+  const std::vector<KeyReadyFlag>& ready_flags() const { return arrivals_; }
+  const schedule::AwaitedKeys& awaited_keys() const { return late_keys_; }
+  sm90::ReadyFlagParams params() const {
     return {{flags_, &epoch_, kSize, 5, &context_},
             late_keys_.needed().data(),
             late_keys_.flags().data(),
@@ -64,7 +64,7 @@ class LatePeer {
     forget();
     std::vector<std::function<void()>> events;
     for (size_t i = 0; i < arrivals_.size(); ++i) {
-      const KeyArrival arrival = arrivals_[i];
+      const KeyReadyFlag arrival = arrivals_[i];
       for (const size_t which : {0, 1}) {
         events.emplace_back([this, which, arrival] {
           copy_rows(sent_[which], arrival.keys.begin, *tensors_[which], arrival.keys.begin, arrival.keys.size());
@@ -87,7 +87,7 @@ class LatePeer {
   static constexpr int kSize = 4, kRank = 2;
 
   void forget() {
-    for (const KeyArrival& arrival : arrivals_) {
+    for (const KeyReadyFlag& arrival : arrivals_) {
       for (HostTensor* tensor : tensors_) poison_rows(*tensor, arrival.keys);
     }
     std::fill(std::begin(flags_), std::end(flags_), uint64_t{0});
@@ -96,8 +96,8 @@ class LatePeer {
 
   HostTensor* tensors_[2];  // k and v
   std::vector<HostTensor> sent_;
-  std::vector<KeyArrival> arrivals_;
-  schedule::LateKeys late_keys_;
+  std::vector<KeyReadyFlag> arrivals_;
+  schedule::AwaitedKeys late_keys_;
   uint64_t flags_[2 * kSize] = {}, epoch_ = 7, abort_ = 0;
   uint64_t* aborts_[kSize] = {&abort_, &abort_, &abort_, &abort_};
   cuda::BoardRow board_[kSize];
@@ -108,14 +108,14 @@ class LatePeer {
 class KeysElsewhere {
  public:
   KeysElsewhere(HostTensor& k, HostTensor& v) {
-    constexpr int64_t kBorder = AttnBackend::kStretchBorder;
+    constexpr int64_t kBorder = AttnBackend::kLocalKvHalo;
     const int64_t keys = k.rows(), first = keys * 2 / 5, gap = 23;
-    const std::vector<KeyStretch> stretches{{{0, first}, keys - first + 40}, {{first + gap, keys}, 5}};
+    const std::vector<LocalKvRange> stretches{{{0, first}, keys - first + 40}, {{first + gap, keys}, 5}};
     of_granule_ = sm90::stretches_of_granules(stretches, keys);
     const auto move = [&](HostTensor& here, HostTensor& there) {
       there = HostTensor(here.dtype(), keys + 60, here.heads(), here.dim());
       poison_rows(there, {0, there.rows()});
-      for (const KeyStretch& stretch : stretches) {
+      for (const LocalKvRange& stretch : stretches) {
         copy_rows(here, stretch.keys.begin, there, stretch.row, stretch.keys.size());
         poison_rows(here, {stretch.keys.begin + kBorder, stretch.keys.end - kBorder});
       }
@@ -137,7 +137,7 @@ class KeysElsewhere {
   }
 
   HostTensor k_, v_;
-  std::vector<sm90::GranuleStretch> of_granule_;
+  std::vector<sm90::GranuleRange> of_granule_;
 };
 
 }  // namespace tangram::test::emulated_problem

@@ -3,7 +3,7 @@
 
 // Keys that come while the Hopper kernels run. Needs a Hopper GPU; skipped elsewhere.
 
-#include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/ready_flags.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ constexpr int kHeadsQ = 8, kHeadsKv = 2;
 const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
                                         AttnSlice::full({512, 768}, {300, 2048})};
 // In the order in which they come; flags are stage * kSize + rank.
-const std::vector<KeyArrival> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
+const std::vector<KeyReadyFlag> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
 
 // What differs is the order of the keys of the first items, and of the additions to dq.
 constexpr double kTolerance = 3e-3;
@@ -110,7 +110,7 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
   }
 
   void poison_late_keys() {
-    for (const KeyArrival& arrival : kArrivals) {
+    for (const KeyReadyFlag& arrival : kArrivals) {
       for (const size_t tensor : {2, 3}) {
         const TensorView rows = slice_rows(inputs_[tensor], arrival.keys);
         check(cudaMemset(rows.data, 0xff, static_cast<size_t>(rows.rows * rows.row_bytes())), "cudaMemset");  // NaN
@@ -137,19 +137,19 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     }
   }
 
-  void forward(PreparedMask& mask, const DeviceArrivals* arrivals) {
+  void forward(PreparedMask& mask, const KvReadyFlags* ready_flags) {
     AttnForwardArgs args{.q = inputs_[0], .k = inputs_[2], .v = inputs_[3], .out = out_};
     args.lse = static_cast<float*>(lse_.data);
-    args.arrivals = arrivals;
+    args.ready_flags = ready_flags;
     backend_.forward(mask, args, compute_);
   }
-  void backward(PreparedMask& mask, const DeviceArrivals* arrivals, bool deterministic) {
+  void backward(PreparedMask& mask, const KvReadyFlags* ready_flags, bool deterministic) {
     AttnBackwardArgs args{.q = inputs_[0], .k = inputs_[2], .v = inputs_[3], .out = out_};
     args.lse = static_cast<const float*>(lse_.data);
     args.dout = inputs_[1];
     args.dq = dq_, args.dk = dk_, args.dv = dv_;
     args.options.deterministic = deterministic;
-    args.arrivals = arrivals;
+    args.ready_flags = ready_flags;
     backend_.backward(mask, args, compute_);
   }
   void wait() const { check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize"); }
@@ -195,7 +195,7 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
   TensorView out_, lse_, dq_, dk_, dv_;
   std::vector<DeviceBuffer> memory_;
   DeviceBuffer flags_, epoch_, abort_, aborts_, context_;
-  DeviceArrivals arrivals_;
+  KvReadyFlags arrivals_;
   cudaStream_t compute_ = nullptr, copies_ = nullptr;
   cuda::BoardRow* board_ = nullptr;
 };
@@ -271,8 +271,8 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
   ASSERT_EQ(tiles.work_tiles.size(), static_cast<size_t>(kTiles));
   const auto mask = backend_.prepare(slices, shape, &tiles);
-  backend_.prepare_arrivals(*mask,
-                            std::vector<KeyArrival>{{{512, 1024}, 1}});  // what the first tile, dealt first, waits for
+  backend_.prepare_ready_flags(
+      *mask, std::vector<KeyReadyFlag>{{{512, 1024}, 1}});  // what the first tile, dealt first, waits for
   const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
   const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
   const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);
@@ -285,7 +285,7 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   AttnForwardArgs args{.q = q, .k = k, .v = v, .out = out};
   args.lse = static_cast<float*>(lse.data);
-  args.arrivals = &arrivals_;
+  args.ready_flags = &arrivals_;
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   args.options.sm_margin = multiprocessors - 2;
@@ -312,9 +312,9 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
 }
 
 TEST_P(ArrivalsTest, TooManyFlagsAreRefused) {
-  std::vector<KeyArrival> arrivals;
-  for (int i = 0; i < 65; ++i) arrivals.push_back({{i * 16, i * 16 + 16}, i});
-  EXPECT_THROW(prepare_slices(backend_, kSlices, shape(), arrivals), InvalidArgument);
+  std::vector<KeyReadyFlag> ready_flags;
+  for (int i = 0; i < 65; ++i) ready_flags.push_back({{i * 16, i * 16 + 16}, i});
+  EXPECT_THROW(prepare_slices(backend_, kSlices, shape(), ready_flags), InvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dims, ArrivalsTest, test::every_head_dim(), test::name_of_dims);

@@ -9,22 +9,22 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/ready_flags.hpp"
 #include "cuda/packed_arrays.hpp"
-#include "schedule/late_keys.hpp"
+#include "schedule/awaited_keys.hpp"
 
 namespace tangram::sm90 {
 
 /// Those of a mask, uploaded once.
-class DeviceLateKeys {
+class DeviceAwaitedKeys {
  public:
-  DeviceLateKeys() = default;
-  explicit DeviceLateKeys(const schedule::LateKeys& late_keys);
+  DeviceAwaitedKeys() = default;
+  explicit DeviceAwaitedKeys(const schedule::AwaitedKeys& awaited_keys);
 
   /// Before each call is put on `stream`.
   void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
   /// Parameters of a call; `arrivals` may be null.
-  ArrivalParams params(const DeviceArrivals* arrivals) const;
+  ReadyFlagParams params(const KvReadyFlags* ready_flags) const;
   size_t device_bytes() const { return arrays_.device_bytes(); }
 
  private:

@@ -4,7 +4,7 @@
 // thread that issues TMA loads through a word in shared memory, so that the latter, short of registers, only reads.
 #pragma once
 
-#include "attn/sm90/arrivals.hpp"
+#include "attn/sm90/ready_flags.hpp"
 #include "cuda/ptx/memory.cuh"
 #include "cuda/wait.cuh"
 
@@ -19,28 +19,29 @@ struct ArrivedKeys {
 /// Waits for one flag after the other, in the order in which they are expected. One thread. Inlined, since the compiler
 /// bounds the registers of a warp that gave some up in the kernel itself alone. kTells: see wait_for_flag.
 template <bool kTells>
-__device__ __forceinline__ void watch_arrivals(const ArrivalParams& params, ArrivedKeys& arrived) {
-  const auto& context = *static_cast<const cuda::WaitContext*>(params.arrivals.context);
-  const uint64_t epoch = *params.arrivals.epoch;
+__device__ __forceinline__ void poll_ready_flags(const ReadyFlagParams& params, ArrivedKeys& arrived) {
+  const auto& context = *static_cast<const cuda::WaitContext*>(params.ready_flags.context);
+  const uint64_t epoch = *params.ready_flags.epoch;
   uint64_t seen = 0;
 #pragma unroll 1
   for (int bit = 0; seen != params.pending; ++bit) {
     const int32_t flag = __ldg(params.flag_of_bit + bit);
-    const cuda::WaitFailure failure{cuda::WaitKind::kArrival,    context.rank,         flag % params.arrivals.size,
-                                    flag / params.arrivals.size, params.arrivals.pass, 0};
+    const cuda::WaitFailure failure{cuda::WaitKind::kArrival,       context.rank,
+                                    flag % params.ready_flags.size, flag / params.ready_flags.size,
+                                    params.ready_flags.pass,        0};
     seen |= uint64_t{1} << bit;
-    if (!cuda::wait_for_flag<kTells>(context, params.arrivals.flags + flag, epoch, failure)) seen = params.pending;
+    if (!cuda::wait_for_flag<kTells>(context, params.ready_flags.flags + flag, epoch, failure)) seen = params.pending;
     ptx::store_release_shared(&arrived.bits, seen);
   }
 }
 
 /// Waits until keys [begin, end) are there and TMA loads of this thread see them. Returns whether any may be missing
 /// still, so that it must be called again for others.
-__device__ __forceinline__ bool await_keys(const ArrivalParams& params, const ArrivedKeys& arrived, int32_t begin,
+__device__ __forceinline__ bool await_keys(const ReadyFlagParams& params, const ArrivedKeys& arrived, int32_t begin,
                                            int32_t end) {
   uint64_t needed = 0;
 #pragma unroll 1
-  for (int32_t granule = begin / kArrivalGranule; granule * kArrivalGranule < end; ++granule) {
+  for (int32_t granule = begin / kReadyGranule; granule * kReadyGranule < end; ++granule) {
     needed |= __ldg(params.needed + granule);
   }
   uint64_t seen;

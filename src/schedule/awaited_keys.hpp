@@ -13,15 +13,15 @@
 namespace tangram::schedule {
 
 /// Late keys are marked for this many at a time: a tile may wait for up to one less on either side than it needs.
-inline constexpr int kArrivalGranule = 16;
+inline constexpr int kReadyGranule = 16;
 
 /// Flags are the bits of a word, the first to come the lowest.
-class LateKeys {
+class AwaitedKeys {
  public:
-  LateKeys() = default;
+  AwaitedKeys() = default;
   /// `arrivals`: in the order in which they come. Throws InvalidArgument for keys outside of [0, seqlen_k) and for more
   /// than 64 flags.
-  LateKeys(std::span<const KeyArrival> arrivals, int64_t seqlen_k);
+  AwaitedKeys(std::span<const KeyReadyFlag> ready_flags, int64_t seqlen_k);
 
   /// 0 when all keys of [begin, end) are there from the start, else more the later the last of them comes.
   int turn(int64_t begin, int64_t end) const;
