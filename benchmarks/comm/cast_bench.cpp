@@ -47,7 +47,7 @@ DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t stretch_rows
     }
   }
   spec.casts = {exchange};
-  spec.landing.assign(2, {2 * size * rows, kHeads, kDim, DType::kBFloat16});
+  spec.recv_buffers.assign(2, {2 * size * rows, kHeads, kDim, DType::kBFloat16});
   return spec;
 }
 
@@ -101,7 +101,7 @@ class CastBench {
     const ConstTensorView source{source_.as<void>(), DType::kBFloat16, rows_, kHeads, kDim, kHeads * kDim, kDim};
     const ConstTensorView sources[] = {source, source};
     pass_->cast(0, sources, stream_);
-    pass_->wait_cast(0, stream_);
+    pass_->wait_group_cast(0, stream_);
     pass_->end(stream_);
   }
 

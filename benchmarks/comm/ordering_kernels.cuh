@@ -66,7 +66,7 @@ struct Findings {
 
 /// Where a consumer finds what it checks, and whom it tells.
 struct Inbox {
-  const char* landing;         // [kNumSlots][kMaxBytes]
+  const char* recv_buffers;    // [kNumSlots][kMaxBytes]
   const uint64_t* flags;       // [kNumSlots]
   uint64_t* acks;              // [kNumSlots], memory of the sender
   volatile uint64_t* checked;  // [kNumSlots], memory of the host
@@ -87,7 +87,7 @@ __global__ void consume(Inbox inbox, uint64_t first, uint64_t end, Findings* fin
   uint32_t parity[2] = {0, 0};
   for (uint64_t e = first + blockIdx.x; e < end; e += gridDim.x) {
     const uint64_t slot = e % kNumSlots;
-    const char* data = inbox.landing + slot * kMaxBytes;
+    const char* data = inbox.recv_buffers + slot * kMaxBytes;
     const Push push = push_of(e, inbox.sender);
     const uint32_t num_chunks = (push.bytes + kChunkBytes - 1) / kChunkBytes;
     const auto load = [&](uint32_t c) {

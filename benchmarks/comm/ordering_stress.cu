@@ -147,7 +147,7 @@ class Traffic {
     DevicePassSpec spec;
     spec.label = "traffic";
     spec.casts = {{{{next, {0, kRows}, 0}}, {{previous, {0, kRows}, 0}}}};
-    spec.landing = {{kRows, 8, 128, DType::kFloat32}};
+    spec.recv_buffers = {{kRows, 8, 128, DType::kFloat32}};
     pass_ = nccl_->prepare_pass(spec);
     transfers_ = make_stream();
     enqueue_transfer();
@@ -180,7 +180,7 @@ class Traffic {
         {source_, DType::kFloat32, kLargeCopyBytes / 4096, 8, 128, int64_t{8} * 128, 128}};
     pass_->begin(transfers_);
     pass_->cast(0, sources, transfers_);
-    pass_->wait_cast(0, transfers_);
+    pass_->wait_group_cast(0, transfers_);
     pass_->end(transfers_);
   }
 
@@ -202,7 +202,7 @@ class Rank {
       : control_(control),
         options_(options),
         heap_(control, 30),
-        landing_(heap_.allocate(size_t{kNumSlots} * kMaxBytes, "landing")),
+        recv_buffers_(heap_.allocate(size_t{kNumSlots} * kMaxBytes, "recv_buffers")),
         flags_(heap_.allocate(4096, "flags")),
         spare_(heap_.allocate(2 * kLargeCopyBytes, "traffic")),
         source_(kSourceBytes),
@@ -274,8 +274,8 @@ class Rank {
 
  private:
   void launch_consumer(uint64_t first, uint64_t end, cudaStream_t stream) {
-    const Inbox inbox{landing_->local(), arrivals(), reinterpret_cast<uint64_t*>(flags_->peer(previous_)) + kNumSlots,
-                      checked_, previous_};
+    const Inbox inbox{recv_buffers_->local(), arrivals(),
+                      reinterpret_cast<uint64_t*>(flags_->peer(previous_)) + kNumSlots, checked_, previous_};
     const int num_blocks = options_.ahead ? kNumSlots : kCreditEpochs;
     consume<<<static_cast<unsigned>(num_blocks), 256, 0, stream>>>(inbox, first, end, findings_.as<Findings>());
   }
@@ -304,7 +304,7 @@ class Rank {
   /// In a batch two pieces, whose order among each other nobody promises.
   void add_rows(uint64_t e) {
     const Push push = push_of(e, control_.rank());
-    char* const to = landing_->peer(next_) + e % kNumSlots * kMaxBytes;
+    char* const to = recv_buffers_->peer(next_) + e % kNumSlots * kMaxBytes;
     const char* const from = source_.as<char>() + push.offset;
     const size_t half = options_.batch ? push.bytes / 32 * 16 : 0, rest = push.bytes - half;
     rows_.add(to, from, rest);
@@ -317,7 +317,7 @@ class Rank {
   Communicator& control_;
   const Options& options_;
   comm::SymmetricHeap heap_;
-  const std::unique_ptr<comm::SymmetricBlock> landing_, flags_, spare_;
+  const std::unique_ptr<comm::SymmetricBlock> recv_buffers_, flags_, spare_;
   const cuda::DeviceBuffer source_, cells_, findings_;
   const int next_, previous_;
   Traffic traffic_;

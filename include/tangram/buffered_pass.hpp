@@ -19,19 +19,19 @@ namespace tangram {
 /// The largest plans that there is room for. Alike on all ranks.
 struct BufferedPassSpec {
   std::string label;
-  std::vector<LandingTensor> landing;  ///< K and V: with as many rows as any rank's buffer may have
-  std::vector<ReturnTensor> returns;   ///< of their gradients; none: no backward pass. Partial rows are not looked at
-  int64_t own_rows = 0;                ///< of a rank's shard
-  int64_t sent_rows = 0;               ///< that a rank sends, and whose gradients come back to it
-  int64_t stretches = 0;               ///< of rows that are copied together: own ones, and those sent
-  int64_t user_bytes = 0;              ///< of the caller's, which change with the tables
+  std::vector<RecvTensor> recv_buffers;  ///< K and V: with as many rows as any rank's buffer may have
+  std::vector<ReturnTensor> returns;     ///< of their gradients; none: no backward pass. Partial rows are not looked at
+  int64_t own_rows = 0;                  ///< of a rank's shard
+  int64_t sent_rows = 0;                 ///< that a rank sends, and whose gradients come back to it
+  int64_t stretches = 0;                 ///< of rows that are copied together: own ones, and those sent
+  int64_t user_bytes = 0;                ///< of the caller's, which change with the tables
 };
 
 /// What one rank moves by one plan.
 struct BufferedTables {
   Exchange exchange;                   ///< of all rows; read backwards, of their gradients. Pieces by peer
   std::vector<LocalKvRange> own_rows;  ///< that begin() copies, as in DevicePassSpec
-  int64_t landing_rows = 0;            ///< that come, or are copied or read elsewhere; those behind them become zeros
+  int64_t recv_buffer_rows = 0;        ///< that come, or are copied or read elsewhere; those behind them become zeros
   std::vector<int64_t> return_begin;   ///< by rank: where in what comes back to it the rows of this rank begin
   std::vector<Range> left, absent;     ///< of the sums, as in DevicePass::leave_rows
 };
@@ -49,9 +49,9 @@ class BufferedPass {
 
   /// Enqueues one copy of tables and of what `write` puts into user_bytes, behind all that reads those before: epochs
   /// that are put on `stream` afterwards, captured ones whenever they are replayed after it, are of these. Their calls
-  /// are of the facts that DeviceCommunicator::set_facts named last. Allocates nothing, meets nobody, and waits only
-  /// where the copies of several earlier tables have not run. Throws InvalidArgument before anything is enqueued for
-  /// tables beyond the spec, and for a stream that is being captured.
+  /// are of the facts that DeviceCommunicator::set_call_fingerprint named last. Allocates nothing, meets nobody, and
+  /// waits only where the copies of several earlier tables have not run. Throws InvalidArgument before anything is
+  /// enqueued for tables beyond the spec, and for a stream that is being captured.
   virtual void set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) = 0;
   /// Where the user's bytes lie on the device, aligned to 256.
   virtual const std::byte* user_data() const = 0;
@@ -62,7 +62,7 @@ class BufferedPass {
   /// The same beside work that follows on `stream`, of which some must wait for the event that is returned, a
   /// cudaEvent_t, before the epoch goes on.
   virtual void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
-  virtual TensorView landing(AttnPass pass, int tensor) const = 0;
+  virtual TensorView recv_buffers(AttnPass pass, int tensor) const = 0;
   /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.
   virtual void* const* return_areas(int tensor) const = 0;
   /// After the kernel that stored partial rows there; as in DevicePass.

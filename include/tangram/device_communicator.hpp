@@ -28,13 +28,13 @@ class Workspace;
 
 /// A receive buffer for remote rows, `[rows, heads, dim]`, contiguous: the K or the V buffer of a rank, in global row
 /// order. `rows` may differ between ranks, the rest may not. Rows are multiples of 16 bytes.
-struct LandingTensor {
+struct RecvTensor {
   int64_t rows = 0;
   int heads = 0;
   int dim = 0;
   DType dtype = DType::kBFloat16;
 
-  friend bool operator==(const LandingTensor&, const LandingTensor&) = default;
+  friend bool operator==(const RecvTensor&, const RecvTensor&) = default;
 };
 
 /// A gradient that travels back: partial rows `[partial_rows, heads, dim]` (rows of the landing buffer) are summed into
@@ -58,7 +58,7 @@ class DevicePass;
 
 /// Of the ranks' tables what the others must know, where all ranks know all of it beforehand.
 struct AgreedRows {
-  std::vector<int64_t> landing;  ///< by rank: rows of the landing tensors
+  std::vector<int64_t> recv_buffers;  ///< by rank: rows of the landing tensors
   /// By rank: where in what comes back to it the rows of each stage and source begin, [stage * size + source]: rows of
   /// `reduces`' sends, by stage, then by source.
   std::vector<std::vector<int64_t>> return_begin;
@@ -70,9 +70,9 @@ struct AgreedRows {
 struct DevicePassSpec {
   std::string label;            ///< in errors and traces, alike on all ranks: `forward`, `backward`
   std::vector<Exchange> casts;  ///< by stage: rows of the sources -> rows of the landing tensors; all tensors alike
-  std::vector<LandingTensor> landing;  ///< at most 4; may be empty when `casts` is
-  std::vector<Exchange> reduces;       ///< by stage: read backwards, as in Communicator::group_reduce
-  std::vector<ReturnTensor> returns;   ///< at most 4; may be empty when `reduces` is
+  std::vector<RecvTensor> recv_buffers;  ///< at most 4; may be empty when `casts` is
+  std::vector<Exchange> reduces;         ///< by stage: read backwards, as in Communicator::group_reduce
+  std::vector<ReturnTensor> returns;     ///< at most 4; may be empty when `reduces` is
   /// Rows of this rank's own that begin() copies: from rows `row` on of its sources to rows `keys` of the landing
   /// tensors. Disjoint, and none that a cast brings.
   std::vector<LocalKvRange> own_rows;
@@ -86,13 +86,13 @@ struct DevicePassSpec {
   /// all ranks. With more than two slots landing buffers are the pass's own nevertheless.
   bool shares_memory = false;
   /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
-  /// they are sent once their receivers have called give(). Alike on all ranks; only where there is LandingReuse.
+  /// they are sent once their receivers have called give(). Alike on all ranks; only where there is RecvBufferReuse.
   std::vector<int> credited;
-  /// Whether wait_sent() is called, so that sources may change before end().
+  /// Whether wait_send() is called, so that sources may change before end().
   bool reuses_sources = false;
   /// Another pass of the same communicator whose landing buffers this one uses instead of its own, so that a backward
   /// pass works on rows that the forward pass kept; its `landing` must be equal and num_slots is then ignored. Or null.
-  std::shared_ptr<DevicePass> landing_of;
+  std::shared_ptr<DevicePass> recv_buffers_of;
   /// All ranks have agreed (Agreement) on what their specs follow from, this among it. Then nothing is
   /// compared, and where the transport has memory enough that is shared nobody meets. Or null.
   std::shared_ptr<const AgreedRows> agreed;
@@ -144,24 +144,24 @@ class DevicePass {
 
   /// Landing tensor `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
   /// in own_rows are written there by the caller, after begin, on `stream`.
-  virtual TensorView landing(int tensor, int slot) const = 0;
+  virtual TensorView recv_buffers(int tensor, int slot) const = 0;
   virtual int num_slots() const = 0;
   /// Memory of this rank's GPU that the landing buffers take where they are the pass's own, as far as is known.
   virtual int64_t own_bytes() const { return 0; }
 
   /// Sends what peers need of `sources` (one per landing tensor, of its dtype, heads and dim, rows contiguous,
   /// 16-byte aligned rows) in stage `stage`. Ordered after what was enqueued on `stream`; later work on `stream` does
-  /// not wait for it. Sources must stay unchanged until end(), or wait_sent(). Of a stage that is credited it waits on
+  /// not wait for it. Sources must stay unchanged until end(), or wait_send(). Of a stage that is credited it waits on
   /// `stream` until the peers have given theirs.
   virtual void cast(int stage, std::span<const ConstTensorView> sources, void* stream) = 0;
   /// Later work on `stream` finds the rows that this rank receives in `stage`. By event or by a kernel of one thread
   /// block that waits, never by the host.
-  virtual void wait_cast(int stage, void* stream) = 0;
+  virtual void wait_group_cast(int stage, void* stream) = 0;
   /// Later work on `stream` may overwrite what this rank sends in `stage`, which was cast before. Only where
   /// DevicePassSpec::reuses_sources.
-  virtual void wait_sent(int /*stage*/, void* /*stream*/) {}
+  virtual void wait_send(int /*stage*/, void* /*stream*/) {}
   /// Of a stage that is credited, before its cast: once what is on `stream` has ended peers may overwrite what `stage`
-  /// brings to this rank. They hear of it by the next cast or wait_cast at the latest.
+  /// brings to this rank. They hear of it by the next cast or wait_group_cast at the latest.
   virtual void give(int /*stage*/, void* /*stream*/) {}
   /// Later work on `stream` starts on the device when the transfer of `stage`, which was cast before, is about to, or
   /// later: so that a kernel that fills the device cannot keep it waiting. Does not wait for rows. Nothing where
@@ -212,7 +212,7 @@ class DevicePass {
 };
 
 /// Whether rows may land where others were before in the same epoch.
-enum class LandingReuse {
+enum class RecvBufferReuse {
   kNone,
   kInOrder,   ///< rows come by calls of the receiver's own, in the order of its stream: nobody has to be told
   kByCredit,  ///< peers push as soon as DevicePass::give has told them
@@ -222,7 +222,7 @@ enum class LandingReuse {
 struct KernelTransfers {
   bool wait_for_rows = false;    ///< there are flags: DevicePass::arrivals
   bool store_at_owners = false;  ///< DevicePass::return_targets, leave_rows
-  LandingReuse landing_reuse = LandingReuse::kNone;
+  RecvBufferReuse landing_reuse = RecvBufferReuse::kNone;
 };
 
 /// How ranks find out that they make the same without meeting. All ranks make the same calls of agree() and refuse() in
@@ -233,7 +233,7 @@ class Agreement {
   /// What all ranks make next is of the plan with these facts, with the same `options`. Throws InvalidArgument on every
   /// rank, naming what differs, unless that is so: now, or from DevicePass::begin and DeviceCommunicator::check on
   /// those that came first. The group is broken then.
-  virtual void agree(const CallFacts& facts, uint64_t options) = 0;
+  virtual void agree(const CallFingerprint& facts, uint64_t options) = 0;
   /// In place of agree() on a rank that cannot: InvalidArgument with `reason` on the others.
   virtual void refuse(std::string_view reason) = 0;
   /// Returns when all ranks have agreed on what this one was the last to name, so that collective calls may follow.
@@ -273,10 +273,10 @@ class DeviceCommunicator {
   /// ranks, where the transport has none. Throws InvalidArgument on every rank unless all give the same spec.
   virtual std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec);
 
-  /// What the epochs that follow belong to, until it is set anew, as Communicator::set_facts: when ranks that have both
-  /// said it open an epoch for different calls, their check() throws InvalidArgument, naming what differs. On GPUs
-  /// ranks compare 19 bits of a hash.
-  virtual void set_facts(const CallFacts& facts) = 0;
+  /// What the epochs that follow belong to, until it is set anew, as Communicator::set_call_fingerprint: when ranks
+  /// that have both said it open an epoch for different calls, their check() throws InvalidArgument, naming what
+  /// differs. On GPUs ranks compare 19 bits of a hash.
+  virtual void set_call_fingerprint(const CallFingerprint& facts) = 0;
 
   /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
   /// Capturable. Calls must come in the same order on all ranks, but are no epochs.

@@ -19,7 +19,7 @@ namespace tangram {
 /// the group has failed. When it returns false the kernel stops waiting, for good, and runs to its end on whatever is
 /// there: no trap, no hang; DeviceCommunicator::check then throws.
 struct KvReadyFlags {
-  const uint64_t* flags = nullptr;  // null: this transport has none, use wait_cast before the kernel
+  const uint64_t* flags = nullptr;  // null: this transport has none, use wait_group_cast before the kernel
   const uint64_t* epoch = nullptr;
   int size = 0;
   int pass = 0;                   // number of the pass, for errors

@@ -9,7 +9,7 @@
 #include "tangram/attn_shape.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/buffered_pass.hpp"
-#include "tangram/call_facts.hpp"
+#include "tangram/call_fingerprint.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/config.hpp"
 #include "tangram/device_communicator.hpp"

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "comm/facts_text.hpp"
+#include "comm/fingerprint_text.hpp"
 #include "comm/operation.hpp"
 
 namespace tangram::comm {
@@ -38,7 +38,7 @@ std::string find_refusal(std::span<const Signature* const> signatures) {
 std::string find_other_call(std::span<const Signature* const> signatures) {
   const auto is_first = [&](const Signature* signature) { return signature->facts == signatures.front()->facts; };
   if (std::all_of(signatures.begin(), signatures.end(), is_first)) return {};
-  std::vector<CallFacts> facts;
+  std::vector<CallFingerprint> facts;
   for (const Signature* signature : signatures) facts.push_back(signature->facts);
   return differing_facts(facts);
 }

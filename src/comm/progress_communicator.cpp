@@ -214,7 +214,7 @@ void ProgressCommunicator::require_agreement(uint64_t value, std::string_view wh
   post([&] { return make_agreement(value, what); })->wait();
 }
 
-void ProgressCommunicator::set_facts(const CallFacts& facts) {
+void ProgressCommunicator::set_call_fingerprint(const CallFingerprint& facts) {
   facts_ = facts;
   call_ = facts.given == 0 ? 0 : ++num_calls_;
 }

@@ -37,9 +37,9 @@ class Transport {
   virtual void idle() {}
 };
 
-/// NOTE [refused calls]: a call, from one set_facts to the next, may post operations before it has waited for those
-/// before them. When ranks disagree about one, each drops what it has posted of its call beyond that: otherwise who had
-/// posted more than others would be ahead of them ever after.
+/// NOTE [refused calls]: a call, from one set_call_fingerprint to the next, may post operations before it has waited
+/// for those before them. When ranks disagree about one, each drops what it has posted of its call beyond that:
+/// otherwise who had posted more than others would be ahead of them ever after.
 class ProgressCommunicator final : public Communicator {
  public:
   explicit ProgressCommunicator(std::unique_ptr<Transport> transport);
@@ -62,7 +62,7 @@ class ProgressCommunicator final : public Communicator {
   void all_reduce(std::span<float> values, ReduceOp op, std::string_view label) override;
   void barrier(std::string_view label) override;
   void require_agreement(uint64_t value, std::string_view what) override;
-  void set_facts(const CallFacts& facts) override;
+  void set_call_fingerprint(const CallFingerprint& facts) override;
   void refuse(std::string_view reason) override;
   void abort(std::string_view reason) noexcept override;
   TrafficCounters counters() const override;
@@ -86,7 +86,7 @@ class ProgressCommunicator final : public Communicator {
 
   std::unique_ptr<Transport> transport_;
   Caller caller_;
-  CallFacts facts_;  // of the calling thread, as the next two
+  CallFingerprint facts_;  // of the calling thread, as the next two
   uint64_t num_calls_ = 0;
   uint64_t call_ = 0;
 

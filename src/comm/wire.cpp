@@ -16,7 +16,7 @@ struct WireHead {
   OpKind kind = OpKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   uint64_t value = 0;
-  CallFacts facts;
+  CallFingerprint facts;
   int32_t has_rows = 0;
   char label[132] = {};
   char text[400] = {};

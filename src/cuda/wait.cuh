@@ -18,7 +18,7 @@ __device__ inline void report_failure(const WaitContext& context, const WaitFail
   if (earlier != 0) return;
   for (int rank = 0; rank < context.size; ++rank) {
     // Hosts first: a kernel that ends because of the abort word must find its host informed.
-    ptx::store_release_system(&context.board[rank].report, word);
+    ptx::store_release_system(&context.control_block[rank].report, word);
     if (rank != context.rank) ptx::store_release_system(context.aborts[rank], word);
   }
 }
@@ -54,9 +54,9 @@ __device__ inline bool wait_for_flag(const WaitContext& context, const uint64_t*
     }
     if (polls % (kPollsBetweenChecks * kChecksBetweenLooksAtHost) != 0) continue;
     if (kTells && waited_ns > context.timeout_ns / 2) {
-      ptx::store_release_system(&context.board[context.rank].waiting, pack(failure));
+      ptx::store_release_system(&context.control_block[context.rank].waiting, pack(failure));
     }
-    const uint64_t given_up = ptx::load_relaxed_system(&context.board[context.rank].host_abort);
+    const uint64_t given_up = ptx::load_relaxed_system(&context.control_block[context.rank].host_abort);
     if (given_up != 0) {
       const WaitFailure noticed = unpack(given_up);
       WaitFailure ended = failure;

@@ -78,7 +78,7 @@ TANGRAM_HOST_DEVICE constexpr CallTags call_tags(const WaitFailure& failure) {
 
 /// A rank's row of a board in host memory that all ranks, their hosts and their kernels, can write. The first three
 /// words hold a packed WaitFailure or zero; waiting kernels use only them.
-struct alignas(64) BoardRow {
+struct alignas(64) ControlBlockRow {
   uint64_t report = 0;  // for the rank's host: the group has failed on the device
   uint64_t padding0[7] = {};
   uint64_t host_abort = 0;  // for the rank's kernels: a host gives up
@@ -100,7 +100,7 @@ struct alignas(64) BoardRow {
 struct WaitContext {
   uint64_t* abort = nullptr;          // the group has failed, a packed WaitFailure; device memory, written by any rank
   uint64_t* const* aborts = nullptr;  // [size] every rank's abort word
-  BoardRow* board = nullptr;          // [size]
+  ControlBlockRow* control_block = nullptr;  // [size]
   uint64_t timeout_ns = 0;
   int32_t rank = 0;
   int32_t size = 0;

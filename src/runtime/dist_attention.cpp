@@ -18,7 +18,7 @@ std::string_view to_string(TraceKind kind) {
   switch (kind) {
     case TraceKind::kCopyLocal: return "copy_local";
     case TraceKind::kPostCast: return "post_cast";
-    case TraceKind::kWaitCast: return "wait_cast";
+    case TraceKind::kWaitCast: return "wait_group_cast";
     case TraceKind::kTransferCast: return "transfer_cast";
     case TraceKind::kCompute: return "compute";
     case TraceKind::kPostReduce: return "post_reduce";

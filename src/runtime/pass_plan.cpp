@@ -88,12 +88,13 @@ uint64_t sink_word(const Sink& sink) {
   return static_cast<uint64_t>(sink.seqlen_sink) * 2 + (sink.layout == SinkLayout::kSsh ? 1 : 0);
 }
 
-CallFacts facts_of(const CallFacts& plan, AttnPass pass, const AttnOptions& options, const Sink& sink, int head_dim) {
-  CallFacts facts = plan;
-  facts.set(CallFacts::kPass, static_cast<uint64_t>(pass));
-  facts.set(CallFacts::kScale, options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
-  facts.set(CallFacts::kSoftcap, options.softcap);
-  facts.set(CallFacts::kSink, sink_word(sink));
+CallFingerprint facts_of(const CallFingerprint& plan, AttnPass pass, const AttnOptions& options, const Sink& sink,
+                         int head_dim) {
+  CallFingerprint facts = plan;
+  facts.set(CallFingerprint::kPass, static_cast<uint64_t>(pass));
+  facts.set(CallFingerprint::kScale, options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
+  facts.set(CallFingerprint::kSoftcap, options.softcap);
+  facts.set(CallFingerprint::kSink, sink_word(sink));
   return facts;
 }
 
@@ -103,59 +104,60 @@ bool moves_queries(const std::vector<MovementRank>& ranks) {
 
 }  // namespace
 
-CallFacts facts_of(const Plan& plan) {
+CallFingerprint facts_of(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
-  CallFacts facts;
-  facts.set(CallFacts::kMask, plan.mask.hash());
-  facts.set(CallFacts::kDispatch, hash_of_dispatch(plan));
-  facts.set(CallFacts::kHeads, CallFacts::heads_word(heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
-                                                     heads.head_dim_v, static_cast<int>(heads.dtype)));
-  facts.set(CallFacts::kConfig, hash_of_config(plan));
+  CallFingerprint facts;
+  facts.set(CallFingerprint::kMask, plan.mask.hash());
+  facts.set(CallFingerprint::kDispatch, hash_of_dispatch(plan));
+  facts.set(CallFingerprint::kHeads, CallFingerprint::heads_word(heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
+                                                                 heads.head_dim_v, static_cast<int>(heads.dtype)));
+  facts.set(CallFingerprint::kConfig, hash_of_config(plan));
   return facts;
 }
 
-CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistForwardArgs& args) {
-  CallFacts facts = facts_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
-  facts.set(CallFacts::kResults, args.max_logits != nullptr ? uint64_t{CallFacts::kMaxLogits} : 0);
-  if (plan.grid.head_ranks > 1) facts.set(CallFacts::kDTypes, CallFacts::dtypes_word({args.out.dtype}));
+CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args) {
+  CallFingerprint facts = facts_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
+  facts.set(CallFingerprint::kResults, args.max_logits != nullptr ? uint64_t{CallFingerprint::kMaxLogits} : 0);
+  if (plan.grid.head_ranks > 1) facts.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({args.out.dtype}));
   return facts;
 }
 
-CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistBackwardArgs& args) {
-  CallFacts facts = facts_of(of_plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
-  uint64_t results = args.kept != nullptr && args.kept->valid ? uint64_t{CallFacts::kKept} : 0;
+CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args) {
+  CallFingerprint facts = facts_of(of_plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
+  uint64_t results = args.kept != nullptr && args.kept->valid ? uint64_t{CallFingerprint::kKept} : 0;
   if (args.dsink != nullptr) {
-    results |= CallFacts::kDsink;
-    if (args.dsink_reduce == DsinkReduce::kSum) results |= CallFacts::kDsinkSum;
-    if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFacts::kDsinkAvg;
+    results |= CallFingerprint::kDsink;
+    if (args.dsink_reduce == DsinkReduce::kSum) results |= CallFingerprint::kDsinkSum;
+    if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFingerprint::kDsinkAvg;
   }
-  facts.set(CallFacts::kResults, results);
+  facts.set(CallFingerprint::kResults, results);
   if (const int head_ranks = plan.grid.head_ranks; head_ranks > 1) {
     std::optional<DType> dk, dv;  // ranks that share a head of K/V send sums in reduce_dtype
     if (plan.config.heads.num_heads_kv >= head_ranks) dk = args.dk.dtype, dv = args.dv.dtype;
-    facts.set(CallFacts::kDTypes, CallFacts::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
+    facts.set(CallFingerprint::kDTypes,
+              CallFingerprint::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
   } else if (moves_queries(plan.movement.backward)) {
-    facts.set(CallFacts::kDTypes, CallFacts::dtypes_word({std::nullopt, args.dout.dtype}));
+    facts.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({std::nullopt, args.dout.dtype}));
   }
   return facts;
 }
 
 namespace {
 
-void agree(Communicator& communicator, const CallFacts& facts, const std::string& what) {
+void agree(Communicator& communicator, const CallFingerprint& facts, const std::string& what) {
   Hasher hasher;
   for (const uint64_t word : facts.words) hasher.add(word);
-  const SharedFacts shared(communicator, facts);
+  const SharedFingerprint shared(communicator, facts);
   communicator.require_agreement(hasher.value(), what);
 }
 
 }  // namespace
 
-void agree_on_plan(Communicator& communicator, const CallFacts& plan) {
+void agree_on_plan(Communicator& communicator, const CallFingerprint& plan) {
   agree(communicator, plan, "DistAttention: mask, config and dispatch");
 }
 
-void agree_on_call(Communicator& communicator, const CallFacts& call) {
+void agree_on_call(Communicator& communicator, const CallFingerprint& call) {
   agree(communicator, call, "DistAttention: mask, config, dispatch and arguments of a call");
 }
 

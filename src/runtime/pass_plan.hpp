@@ -18,28 +18,28 @@
 namespace tangram {
 
 /// What all ranks must share of a plan, and of a pass over it.
-CallFacts facts_of(const Plan& plan);
-CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistForwardArgs& args);
-CallFacts facts_of(const CallFacts& of_plan, const Plan& plan, const DistBackwardArgs& args);
+CallFingerprint facts_of(const Plan& plan);
+CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args);
+CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args);
 
 /// The operations of its life, or the epochs that are opened, belong to a call of these facts, those after it to none.
 template <class Ranks>  // Communicator or DeviceCommunicator
-class SharedFacts {
+class SharedFingerprint {
  public:
-  SharedFacts(Ranks& communicator, const CallFacts& facts) : communicator_(communicator) {
-    communicator.set_facts(facts);
+  SharedFingerprint(Ranks& communicator, const CallFingerprint& facts) : communicator_(communicator) {
+    communicator.set_call_fingerprint(facts);
   }
-  ~SharedFacts() { communicator_.set_facts({}); }
-  SharedFacts(const SharedFacts&) = delete;
-  SharedFacts& operator=(const SharedFacts&) = delete;
+  ~SharedFingerprint() { communicator_.set_call_fingerprint({}); }
+  SharedFingerprint(const SharedFingerprint&) = delete;
+  SharedFingerprint& operator=(const SharedFingerprint&) = delete;
 
  private:
   Ranks& communicator_;
 };
 
 /// Collective: throws InvalidArgument on every rank, naming what differs, unless all pass the same.
-void agree_on_plan(Communicator& communicator, const CallFacts& plan);
-void agree_on_call(Communicator& communicator, const CallFacts& call);
+void agree_on_plan(Communicator& communicator, const CallFingerprint& plan);
+void agree_on_call(Communicator& communicator, const CallFingerprint& call);
 
 /// Of what must be alike on all ranks beside the plan, on GPUs; without what agree_on_heads compares.
 uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend& backend);

@@ -77,7 +77,7 @@ struct ProgramRunner::Visitor {
   void operator()(const FinishOp& op) const { runner.finish(op); }
   void operator()(const CastOp& op) const { runner.cast(op.cast); }
   void operator()(const WaitOp& op) const { runner.wait(op.cast); }
-  void operator()(const SentOp& op) const { runner.wait_sent(op.cast); }
+  void operator()(const SentOp& op) const { runner.wait_send(op.cast); }
   void operator()(const GiveOp& op) const { runner.give(op.cast); }
   void operator()(const AttendOp& op) const {
     const auto& mask = runner.masks_.at(static_cast<size_t>(op.mask));
@@ -98,7 +98,7 @@ struct ProgramRunner::Visitor {
 
 void ProgramRunner::open(const OpenOp&) { TANGRAM_ASSERT(false); }
 void ProgramRunner::finish(const FinishOp&) { TANGRAM_ASSERT(false); }
-void ProgramRunner::wait_sent(int) { TANGRAM_ASSERT(false); }
+void ProgramRunner::wait_send(int) { TANGRAM_ASSERT(false); }
 void ProgramRunner::give(int) { TANGRAM_ASSERT(false); }
 
 RowListsView ProgramRunner::row_lists(int) const {

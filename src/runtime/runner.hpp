@@ -99,7 +99,7 @@ class ProgramRunner {
   /// What programs for the host do not have.
   virtual void open(const OpenOp& op);
   virtual void finish(const FinishOp& op);
-  virtual void wait_sent(int cast);
+  virtual void wait_send(int cast);
   virtual void give(int cast);
   virtual void before(size_t /*op*/) {}
   virtual void after(size_t /*op*/) {}

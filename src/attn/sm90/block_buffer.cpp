@@ -68,7 +68,7 @@ void BlockBuffer::set(const MaskData& data, cudaStream_t stream) {
   schedule::check_is_blocks(data);
   builder::launch_build(build_, schedule::builder::block_lists_of(layout_, std::get<BlockTable>(data)), stream);
   // Last, since kernels read lists before they wait for the kernel in front of them, but never before a copy.
-  memory_->board.copy(&build_.state->report, stream);
+  memory_->control_block.copy(&build_.state->report, stream);
   keep_while_graph_lives(stream);
   is_set_ = true;
 }
@@ -124,7 +124,7 @@ bool BlockBuffer::is_held_by_graphs() const {
 }
 
 size_t BlockBuffer::host_bytes() const {
-  return builder::ReportBoard::kBytes + (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks);
+  return builder::ErrorReportBuffer::kBytes + (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks);
 }
 
 }  // namespace tangram::sm90

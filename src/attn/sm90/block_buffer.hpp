@@ -12,7 +12,7 @@
 #include <span>
 
 #include "attn/sm90/backward/call_layout.hpp"
-#include "attn/sm90/builder/report_board.hpp"
+#include "attn/sm90/builder/error_report_buffer.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"
@@ -42,7 +42,7 @@ class BlockBuffer {
   void set(const MaskData& data, cudaStream_t stream);
   bool is_set() const { return is_set_; }
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
-  void check_refused() const { memory_->board.check(); }
+  void check_refused() const { memory_->control_block.check(); }
 
   /// Fills in pointers and sizes of lists.
   void fill(ForwardParams& params) const;
@@ -69,7 +69,7 @@ class BlockBuffer {
   /// Graphs that were captured with it hold it, too.
   struct Memory {
     cuda::DeviceBuffer image, work;
-    builder::ReportBoard board;
+    builder::ErrorReportBuffer control_block;
   };
 
   template <class T>

@@ -45,7 +45,7 @@ DevicePassSpec ring_spec(int rank, int size, const Shape& shape) {
   DevicePassSpec spec;
   spec.label = "measure";
   spec.casts = {exchange};
-  spec.landing = {{kMaxRows, kHeads, kDim, DType::kBFloat16}};
+  spec.recv_buffers = {{kMaxRows, kHeads, kDim, DType::kBFloat16}};
   return spec;
 }
 
@@ -94,7 +94,7 @@ LinkSample measure_shape(DeviceCommunicator& comm, const Shape& shape, const cud
       for (int epoch = 0; epoch < kEpochs; ++epoch) {
         pass->begin(stream);
         pass->cast(0, {&view, 1}, stream);
-        pass->wait_cast(0, stream);
+        pass->wait_group_cast(0, stream);
         pass->end(stream);
       }
     }))};

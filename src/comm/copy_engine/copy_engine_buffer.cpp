@@ -20,7 +20,7 @@ namespace {
 Caller caller_of(const CopyEngineGroup& group) { return {group.state.rank(), group.state.size()}; }
 
 DevicePassSpec tensors_of(const BufferedPassSpec& spec) {
-  return {.label = spec.label, .landing = spec.landing, .returns = spec.returns};
+  return {.label = spec.label, .recv_buffers = spec.recv_buffers, .returns = spec.returns};
 }
 
 }  // namespace
@@ -34,17 +34,17 @@ CopyEngineBuffer::CopyEngineBuffer(std::shared_ptr<CopyEngineGroup> group, const
   numbers_[slot_of(AttnPass::kBackward)] = group_->state.add_pass("backward of " + spec_.label);
   const auto all = [&](int64_t rows) { return std::vector<int64_t>(num_ranks, rows); };
   const DevicePassSpec tensors = tensors_of(spec_);
-  landing_ = std::make_unique<SlotTensors>(
+  recv_buffers_ = std::make_unique<SlotTensors>(
       control, group_->heap, nullptr,
-      SlotTensors::Shape{all(spec_.landing.front().rows), landing_row_bytes(tensors), kSlots, 0, 0},
+      SlotTensors::Shape{all(spec_.recv_buffers.front().rows), recv_row_bytes(tensors), kSlots, 0, 0},
       "landing buffers of '" + spec_.label + "'", [] {});
   const bool returns = !spec_.returns.empty();
   returns_ = std::make_unique<SlotTensors>(
       control, group_->heap, nullptr,
       SlotTensors::Shape{all(returns ? spec_.sent_rows : 0), return_row_bytes(tensors), 1, int64_t{2} * size, 0},
       "return areas of '" + spec_.label + "'", [] {});
-  for (size_t t = 0; t < spec_.landing.size(); ++t) {
-    tensor_offsets_.push_back(landing_->tensor_offset(rank, static_cast<int>(t)));
+  for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {
+    tensor_offsets_.push_back(recv_buffers_->tensor_offset(rank, static_cast<int>(t)));
   }
   memory_ = std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(image_.bytes()));
   zeros_ = cuda::DeviceBuffer::zeros(kMaxChunkBytes);
@@ -87,7 +87,7 @@ EpochParams CopyEngineBuffer::epoch_params() const {
   EpochParams params = group_->epoch_params(numbers_[slot]);
   params.tag = facts_tag_;
   params.tables_tag = &facts()->tag;
-  params.landing = {(*landing_)->epoch_cell(slot), (*landing_)->released(slot), peers()};
+  params.recv_buffers = {(*recv_buffers_)->epoch_cell(slot), (*recv_buffers_)->released(slot), peers()};
   if (has_returns()) params.returns = {(*returns_)->epoch_cell(0), (*returns_)->released(0), peers()};
   return params;
 }
@@ -115,7 +115,7 @@ void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sou
   ExchangeParams params;
   params.epoch = epoch_params();
   params.own.chunks = at<Chunk>(image_.chunks());
-  params.own.bases = (*landing_)->bases(slot_of(pass));
+  params.own.bases = (*recv_buffers_)->bases(slot_of(pass));
   for (size_t t = 0; t < sources.size(); ++t) params.own.sources[t] = sources[t].data;
   params.sent = params.own;
   params.own.count = image_.max_own_chunks();
@@ -126,7 +126,7 @@ void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sou
   params.wait = wait_params(cuda::WaitKind::kArrival);
   params.state = exchange_.as<int32_t>();
   launch_exchange(params, cuda::as_stream(stream));
-  const std::vector<int64_t> row_bytes = landing_row_bytes(tensors_of(spec_));
+  const std::vector<int64_t> row_bytes = recv_row_bytes(tensors_of(spec_));
   const int64_t bytes = std::accumulate(row_bytes.begin(), row_bytes.end(), int64_t{0});
   const auto num = static_cast<int64_t>(row_bytes.size());
   group_->state.count(rows_sent_ * num, rows_sent_ * bytes, rows_received_ * num, rows_received_ * bytes);
@@ -140,9 +140,9 @@ void* CopyEngineBuffer::begin_beside(AttnPass pass, std::span<const ConstTensorV
   return begun_.get();
 }
 
-TensorView CopyEngineBuffer::landing(AttnPass pass, int tensor) const {
-  const LandingTensor& shape = spec_.landing[static_cast<size_t>(tensor)];
-  return {{landing_->address(group_->state.rank(), slot_of(pass), tensor), shape.dtype, shape.rows, shape.heads,
+TensorView CopyEngineBuffer::recv_buffers(AttnPass pass, int tensor) const {
+  const RecvTensor& shape = spec_.recv_buffers[static_cast<size_t>(tensor)];
+  return {{recv_buffers_->address(group_->state.rank(), slot_of(pass), tensor), shape.dtype, shape.rows, shape.heads,
            shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};
 }
 
@@ -152,7 +152,7 @@ WaitParams CopyEngineBuffer::wait_params(cuda::WaitKind kind) const {
   WaitParams wait;
   wait.context = group_->context();
   wait.flags = (*returns_)->flag(group_->state.rank(), first);
-  wait.epoch = (*landing_)->epoch_cell(slot);
+  wait.epoch = (*recv_buffers_)->epoch_cell(slot);
   wait.list = wait.signal_list = peers_.as<uint32_t>();
   wait.count = wait.num_signals = size - 1;
   wait.size = size;
@@ -202,7 +202,7 @@ void CopyEngineBuffer::end(void* stream) {
 
 int64_t CopyEngineBuffer::device_bytes() const {
   const auto rank = static_cast<size_t>(group_->state.rank());
-  return kSlots * (*landing_)->shape().slot_bytes[rank] + (*returns_)->shape().slot_bytes[rank] +
+  return kSlots * (*recv_buffers_)->shape().slot_bytes[rank] + (*returns_)->shape().slot_bytes[rank] +
          static_cast<int64_t>(memory_->bytes() + zeros_.bytes() + exchange_.bytes() + peers_.bytes() +
                               return_areas_.bytes());
 }

@@ -30,7 +30,7 @@ class CopyEngineBuffer final : public BufferedPass {
   const std::byte* user_data() const override { return memory_->as<std::byte>() + image_.user(); }
   void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) override;
   void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) override;
-  TensorView landing(AttnPass pass, int tensor) const override;
+  TensorView recv_buffers(AttnPass pass, int tensor) const override;
   void* const* return_areas(int tensor) const override;
   void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
                              void* stream) override;
@@ -59,7 +59,7 @@ class CopyEngineBuffer final : public BufferedPass {
   const BufferedImage image_;
   int numbers_[kSlots] = {};  // of the passes
   std::vector<int64_t> tensor_offsets_;
-  std::unique_ptr<SlotTensors> landing_;
+  std::unique_ptr<SlotTensors> recv_buffers_;
   /// One slot, with flags: arrivals of all ranks, then returns.
   std::unique_ptr<SlotTensors> returns_;
   std::shared_ptr<cuda::DeviceBuffer> memory_;  // of images; graphs that were captured with it hold it, too

@@ -21,8 +21,8 @@ constexpr int kMoveBlocks = 16;  // of a kernel that moves short stretches: abou
 }  // namespace
 
 void CopyEnginePass::note_sources(const Transfer& transfer, const void* const* sources) {
-  const char* const begin = (*landing_)->address(group_->state.rank(), slot_);
-  const char* const end = begin + (*landing_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
+  const char* const begin = (*recv_buffers_)->address(group_->state.rank(), slot_);
+  const char* const end = begin + (*recv_buffers_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
   for (const Target& target : transfer.targets) {
     for (const Copy& copy : target.copies) {
       const char* const from = static_cast<const char*>(sources[copy.tensor]) + copy.from;
@@ -36,13 +36,13 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTens
   if (transfer.targets.empty()) return;
   note_sources(transfer, sources);
   const int64_t flag = first_flag + static_cast<int64_t>(stage) * group_->state.size();
-  const uint64_t* epoch = (*landing_)->epoch_cell(slot_);
+  const uint64_t* epoch = (*recv_buffers_)->epoch_cell(slot_);
   if (transfer.by_kernel) {
     MoveParams params;
     params.chunks = tables_.at<Chunk>(transfer.chunks);
     params.count = transfer.num_chunks;
     params.bases = area->bases(slot);
-    const size_t num_tensors = &area == landing_.get() ? spec_.landing.size() : spec_.returns.size();
+    const size_t num_tensors = &area == recv_buffers_.get() ? spec_.recv_buffers.size() : spec_.returns.size();
     std::copy_n(sources, num_tensors, params.sources);
     launch_move(params, kMoveBlocks, stream);
     launch_signal((*returns_)->flags(flag), epoch, transfer.peers, group_->state.rank(), stream);
@@ -58,7 +58,7 @@ void CopyEnginePass::send(const Transfer& transfer, size_t stage, const SlotTens
 
 void CopyEnginePass::copy(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                           const void* const* sources, cudaStream_t stream) const {
-  const uint64_t* epoch = (*landing_)->epoch_cell(slot_);
+  const uint64_t* epoch = (*recv_buffers_)->epoch_cell(slot_);
   for (const Target& target : transfer.targets) {
     char* const base = area.address(target.peer, slot, 0);
     for (const Copy& copy : target.copies) {
@@ -82,7 +82,7 @@ void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotTensors& a
       rows.add(base + copy.to, static_cast<const char*>(sources[copy.tensor]) + copy.from,
                static_cast<size_t>(copy.num_bytes));
     }
-    flags.add((*returns_)->flag(target.peer, flag + group_->state.rank()), (*landing_)->epoch_cell(slot_),
+    flags.add((*returns_)->flag(target.peer, flag + group_->state.rank()), (*recv_buffers_)->epoch_cell(slot_),
               sizeof(uint64_t));
   }
   rows.enqueue(stream);
@@ -104,7 +104,7 @@ void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, v
     launch_wait(credits, cuda::as_stream(stream));
   }
   if (transfer.is_credited) group_->keep_step();
-  send(transfer, static_cast<size_t>(stage), *landing_, slot_, 0, pointers, group_->cast_stream, cast_used_,
+  send(transfer, static_cast<size_t>(stage), *recv_buffers_, slot_, 0, pointers, group_->cast_stream, cast_used_,
        cuda::as_stream(stream));
   if (!sent_.empty() && !transfer.by_kernel && !transfer.targets.empty()) {
     cuda::check(cudaEventRecord(sent_[static_cast<size_t>(stage)]->get(), group_->cast_stream.get()),
@@ -114,13 +114,13 @@ void CopyEnginePass::cast(int stage, std::span<const ConstTensorView> sources, v
   group_->keep_step();
 }
 
-void CopyEnginePass::wait_cast(int stage, void* stream) {
-  epoch_.wait_cast(stage);
+void CopyEnginePass::wait_group_cast(int stage, void* stream) {
+  epoch_.wait_group_cast(stage);
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   WaitParams params;
   params.context = group_->context();
   params.flags = (*returns_)->flag(group_->state.rank(), 0);
-  params.epoch = (*landing_)->epoch_cell(slot_);
+  params.epoch = (*recv_buffers_)->epoch_cell(slot_);
   params.list = tables_.at<uint32_t>(cast_waits_) + transfer.first_wait;
   params.count = transfer.num_waits;
   params.size = group_->state.size();
@@ -130,8 +130,8 @@ void CopyEnginePass::wait_cast(int stage, void* stream) {
   launch_wait(params, cuda::as_stream(stream));
 }
 
-void CopyEnginePass::wait_sent(int stage, void* stream) {
-  epoch_.wait_sent(stage);
+void CopyEnginePass::wait_send(int stage, void* stream) {
+  epoch_.wait_send(stage);
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   if (transfer.by_kernel || transfer.targets.empty()) return;  // was on the caller's stream
   cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), sent_[static_cast<size_t>(stage)]->get(), 0),
@@ -154,7 +154,7 @@ WaitParams CopyEnginePass::credit_wait() {
   WaitParams wait;
   wait.context = group_->context();
   wait.flags = (*returns_)->flag(group_->state.rank(), first_flag);
-  wait.epoch = (*landing_)->epoch_cell(slot_);
+  wait.epoch = (*recv_buffers_)->epoch_cell(slot_);
   wait.size = group_->state.size();
   wait.pass = number_;
   wait.kind = cuda::WaitKind::kCredit;
@@ -173,8 +173,8 @@ void CopyEnginePass::add_gives(WaitParams& params) {
 
 KvReadyFlags CopyEnginePass::ready_flags() const {
   epoch_.require_open("ready_flags");
-  return {(*returns_)->flag(group_->state.rank(), 0), (*landing_)->epoch_cell(slot_), group_->state.size(), number_,
-          group_->context()};
+  return {(*returns_)->flag(group_->state.rank(), 0), (*recv_buffers_)->epoch_cell(slot_), group_->state.size(),
+          number_, group_->context()};
 }
 
 }  // namespace tangram::comm

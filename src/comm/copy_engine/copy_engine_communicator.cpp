@@ -46,7 +46,7 @@ int checked_size(int size) {
 CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : state(control, config),
       heap(control, state.timeout_s()),
-      landing(spare(config, 0.375)),
+      recv_buffers(spare(config, 0.375)),
       returns(spare(config, 1)),
       control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")),
       lockstep_(config.lockstep) {

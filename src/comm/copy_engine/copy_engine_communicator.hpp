@@ -48,7 +48,7 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  SharedSlotArea landing, returns;  // of passes that share memory
+  SharedSlotArea recv_buffers, returns;  // of passes that share memory
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
   cuda::DeviceBuffer counters;  // epochs; all_reduces
@@ -79,7 +79,7 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   int device() const override { return group_->heap.device(); }
   Communicator& control() override { return group_->state.control(); }
   KernelTransfers kernel_transfers() const override {
-    return {.wait_for_rows = true, .store_at_owners = true, .landing_reuse = LandingReuse::kByCredit};
+    return {.wait_for_rows = true, .store_at_owners = true, .landing_reuse = RecvBufferReuse::kByCredit};
   }
 
   Agreement* agreement() override { return group_->agrees_later ? &group_->state.agreement() : nullptr; }
@@ -88,13 +88,13 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   /// None where ranks share a GPU: whoever waits there may keep others from sending.
   std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec) override;
-  void set_facts(const CallFacts& facts) override { group_->state.set_facts(facts); }
+  void set_call_fingerprint(const CallFingerprint& facts) override { group_->state.set_call_fingerprint(facts); }
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
   void check() override { group_->state.check(); }
   void abort(std::string_view reason) noexcept override { group_->state.give_up(reason); }
   TrafficCounters counters() const override { return group_->state.counters(); }
   void reset_counters() override { group_->state.reset_counters(); }
-  int64_t shared_bytes() const override { return group_->landing.bytes(rank()) + group_->returns.bytes(rank()); }
+  int64_t shared_bytes() const override { return group_->recv_buffers.bytes(rank()) + group_->returns.bytes(rank()); }
 
  private:
   std::shared_ptr<CopyEngineGroup> group_;

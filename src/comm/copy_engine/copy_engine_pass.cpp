@@ -32,12 +32,12 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
   layout_ = make_pass_layout(caller, spec_);
   const std::shared_ptr<const AgreedRows> rows = rows_of_ranks(caller);
   place_returns(layout_, caller, rows->return_begin);
-  if (spec_.landing_of != nullptr) {
-    landing_ = static_cast<const CopyEnginePass&>(*spec_.landing_of).landing_;
+  if (spec_.recv_buffers_of != nullptr) {
+    recv_buffers_ = static_cast<const CopyEnginePass&>(*spec_.recv_buffers_of).recv_buffers_;
   } else {
-    landing_ = std::make_shared<SlotTensors>(
-        control, group_->heap, shares_memory() ? &group_->landing : nullptr,
-        SlotTensors::Shape{rows->landing, landing_row_bytes(spec_), spec_.num_slots, 0, 0},
+    recv_buffers_ = std::make_shared<SlotTensors>(
+        control, group_->heap, shares_memory() ? &group_->recv_buffers : nullptr,
+        SlotTensors::Shape{rows->recv_buffers, recv_row_bytes(spec_), spec_.num_slots, 0, 0},
         "landing buffers of '" + spec_.label + "'", meet);
   }
   const size_t num_credits = spec_.credited.empty() ? 0 : spec_.casts.size();
@@ -62,18 +62,19 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
 }
 
 std::shared_ptr<const AgreedRows> CopyEnginePass::rows_of_ranks(Caller caller) const {
-  const int64_t landing = spec_.landing.empty() ? 0 : spec_.landing[0].rows;
+  const int64_t recv_buffers = spec_.recv_buffers.empty() ? 0 : spec_.recv_buffers[0].rows;
   const auto rank = static_cast<size_t>(caller.rank);
   if (!meets()) {
     const AgreedRows& rows = *spec_.agreed;
-    TANGRAM_ASSERT(std::ssize(rows.landing) == caller.size && rows.landing[rank] == landing);
+    TANGRAM_ASSERT(std::ssize(rows.recv_buffers) == caller.size && rows.recv_buffers[rank] == recv_buffers);
     TANGRAM_ASSERT(std::ssize(rows.return_begin) == caller.size && rows.return_begin[rank] == layout_.return_begin &&
                    rows.return_rows[rank] == layout_.return_rows);
     return spec_.agreed;
   }
   Communicator& control = group_->state.control();
   auto rows = std::make_shared<AgreedRows>();
-  if (spec_.landing_of == nullptr) rows->landing = all_gather(control, landing, "prepare_pass: landing rows");
+  if (spec_.recv_buffers_of == nullptr)
+    rows->recv_buffers = all_gather(control, recv_buffers, "prepare_pass: landing rows");
   rows->return_rows = all_gather(control, layout_.return_rows, "prepare_pass: return rows");
   const auto stride = static_cast<ptrdiff_t>(layout_.return_begin.size());
   const std::vector<int64_t> begins = all_gather(control, layout_.return_begin, "prepare_pass: return areas");
@@ -86,7 +87,8 @@ std::shared_ptr<const AgreedRows> CopyEnginePass::rows_of_ranks(Caller caller) c
 EpochParams CopyEnginePass::epoch_params() const {
   EpochParams params = group_->epoch_params(number_);
   params.tag = facts_tag_;
-  params.landing = {(*landing_)->epoch_cell(slot_), (*landing_)->released(slot_), layout_.cast_targets()};
+  params.recv_buffers = {(*recv_buffers_)->epoch_cell(slot_), (*recv_buffers_)->released(slot_),
+                         layout_.cast_targets()};
   if (return_slot_ >= 0) {
     params.returns = {(*returns_)->epoch_cell(return_slot_), (*returns_)->released(return_slot_),
                       layout_.return_targets()};
@@ -103,7 +105,7 @@ void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t str
   if (!own.empty()) {
     copies.chunks = tables_.at<Chunk>(own_chunks_);
     copies.count = num_own_chunks_;
-    copies.bases = (*landing_)->bases(slot_);
+    copies.bases = (*recv_buffers_)->bases(slot_);
     for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
   }
   sends_landing_ = false;
@@ -116,7 +118,7 @@ int CopyEnginePass::begin(std::span<const ConstTensorView> own, void* stream) {
   if (!own.empty()) check_sources(spec_, own, layout_.own_source_rows);
   epoch_.begin();
   try {
-    slot_ = (*landing_)->slots().take(spec_.label);
+    slot_ = (*recv_buffers_)->slots().take(spec_.label);
   } catch (...) {
     epoch_.cancel();
     throw;
@@ -129,7 +131,7 @@ int CopyEnginePass::begin_kept(KeptSlot kept, void* stream) {
   group_->state.check();
   epoch_.begin();
   try {
-    (*landing_)->slots().take_kept(kept.slot, spec_.label);
+    (*recv_buffers_)->slots().take_kept(kept.slot, spec_.label);
   } catch (...) {
     epoch_.cancel();
     throw;
@@ -139,17 +141,17 @@ int CopyEnginePass::begin_kept(KeptSlot kept, void* stream) {
   return slot_;
 }
 
-TensorView CopyEnginePass::landing(int tensor, int slot) const {
-  require(tensor >= 0 && tensor < std::ssize(spec_.landing) && slot >= 0 && slot < num_slots(),
+TensorView CopyEnginePass::recv_buffers(int tensor, int slot) const {
+  require(tensor >= 0 && tensor < std::ssize(spec_.recv_buffers) && slot >= 0 && slot < num_slots(),
           "landing '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
-  const LandingTensor& shape = spec_.landing[static_cast<size_t>(tensor)];
-  void* data = landing_->address(group_->state.rank(), slot, tensor);
+  const RecvTensor& shape = spec_.recv_buffers[static_cast<size_t>(tensor)];
+  void* data = recv_buffers_->address(group_->state.rank(), slot, tensor);
   return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};
 }
 
 int64_t CopyEnginePass::own_bytes() const {
-  if (shares_memory() || spec_.landing_of != nullptr) return 0;
-  return num_slots() * (*landing_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
+  if (shares_memory() || spec_.recv_buffers_of != nullptr) return 0;
+  return num_slots() * (*recv_buffers_)->shape().slot_bytes[static_cast<size_t>(group_->state.rank())];
 }
 
 bool CopyEnginePass::may_get_ready(cudaStream_t stream) const {
@@ -189,18 +191,18 @@ void CopyEnginePass::close(cudaStream_t stream) {
 
 void CopyEnginePass::end(void* stream) {
   close(cuda::as_stream(stream));
-  (*landing_)->slots().give_back(slot_);
+  (*recv_buffers_)->slots().give_back(slot_);
 }
 
 KeptSlot CopyEnginePass::end_kept(void* stream) {
   close(cuda::as_stream(stream));
-  (*landing_)->slots().keep(slot_);
+  (*recv_buffers_)->slots().keep(slot_);
   return {slot_};
 }
 
 void CopyEnginePass::drop_kept(KeptSlot kept) {
-  (*landing_)->slots().take_kept(kept.slot, spec_.label);
-  (*landing_)->slots().give_back(kept.slot);
+  (*recv_buffers_)->slots().take_kept(kept.slot, spec_.label);
+  (*recv_buffers_)->slots().give_back(kept.slot);
 }
 
 }  // namespace tangram::comm

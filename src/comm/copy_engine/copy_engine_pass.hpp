@@ -26,12 +26,12 @@ class CopyEnginePass final : public DevicePass {
   using DevicePass::begin;
   int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
-  TensorView landing(int tensor, int slot) const override;
-  int num_slots() const override { return (*landing_)->num_slots(); }
+  TensorView recv_buffers(int tensor, int slot) const override;
+  int num_slots() const override { return (*recv_buffers_)->num_slots(); }
   int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
-  void wait_cast(int stage, void* stream) override;
-  void wait_sent(int stage, void* stream) override;
+  void wait_group_cast(int stage, void* stream) override;
+  void wait_send(int stage, void* stream) override;
   void give(int stage, void* stream) override;
   KvReadyFlags ready_flags() const override;
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
@@ -47,8 +47,8 @@ class CopyEnginePass final : public DevicePass {
   void drop_kept(KeptSlot kept) override;
 
   int number() const { return number_; }
-  bool shares_landing(const CopyEngineGroup& group, const std::vector<LandingTensor>& landing) const {
-    return &group == group_.get() && landing == spec_.landing;
+  bool shares_landing(const CopyEngineGroup& group, const std::vector<RecvTensor>& recv_buffers) const {
+    return &group == group_.get() && recv_buffers == spec_.recv_buffers;
   }
 
  private:
@@ -144,7 +144,7 @@ class CopyEnginePass final : public DevicePass {
   const int number_;
   PassLayout layout_;
   EpochState epoch_;
-  std::shared_ptr<SlotTensors> landing_;
+  std::shared_ptr<SlotTensors> recv_buffers_;
   /// Its own flags: arrivals [casts, size], then returned [reduces, size], then credits [casts, size], if any.
   std::unique_ptr<SlotTensors> returns_;
   std::vector<Transfer> casts_;

@@ -73,12 +73,12 @@ void CopyEnginePass::finish_plan(HostTables& tables, Transfer& transfer, int64_t
 }
 
 std::vector<CopyEnginePass::Transfer> CopyEnginePass::plan_casts(HostTables& tables) {
-  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
+  const std::vector<int64_t> row_bytes = recv_row_bytes(spec_);
   std::vector<Transfer> transfers(spec_.casts.size());
   std::vector<uint32_t> waits;
   for (size_t stage = 0; stage < transfers.size(); ++stage) {
     Transfer& transfer = transfers[stage];
-    finish_plan(tables, transfer, spec_.casts[stage].rows_received(), layout_.casts[stage], *landing_, row_bytes);
+    finish_plan(tables, transfer, spec_.casts[stage].rows_received(), layout_.casts[stage], *recv_buffers_, row_bytes);
     append_waits(transfer, stage, layout_.cast_sources[stage], waits);
   }
   cast_waits_ = add(tables, std::move(waits));
@@ -152,11 +152,11 @@ void CopyEnginePass::plan_conversions(HostTables& tables) {
 }
 
 void CopyEnginePass::plan_own_rows(HostTables& tables) {
-  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
+  const std::vector<int64_t> row_bytes = recv_row_bytes(spec_);
   const int rank = group_->state.rank();
   std::vector<Chunk> chunks;
   for (size_t t = 0; t < row_bytes.size(); ++t) {
-    const int64_t offset = landing_->tensor_offset(rank, static_cast<int>(t));
+    const int64_t offset = recv_buffers_->tensor_offset(rank, static_cast<int>(t));
     for (const LocalKvRange& rows : spec_.own_rows) {
       const int64_t to = offset + rows.keys.begin * row_bytes[t];
       append_chunks(chunks, rows.row * row_bytes[t], to, rows.keys.size() * row_bytes[t], static_cast<int>(t), rank);

@@ -77,7 +77,7 @@ WaitParams CopyEnginePass::return_wait() const {
   WaitParams wait;
   wait.context = group_->context();
   wait.flags = (*returns_)->flag(group_->state.rank(), first_flag);
-  wait.epoch = (*landing_)->epoch_cell(slot_);
+  wait.epoch = (*recv_buffers_)->epoch_cell(slot_);
   wait.list = tables_.at<uint32_t>(return_waits_);
   wait.count = num_return_waits_;
   wait.size = group_->state.size();
@@ -146,7 +146,7 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
                        tables_.at<uint32_t>(merge_ended_), joins_last, cuda::as_stream(stream));
   if (joins_last) join(cuda::as_stream(stream));
   give_slots_back();
-  (*landing_)->slots().give_back(slot_);
+  (*recv_buffers_)->slots().give_back(slot_);
 }
 
 }  // namespace tangram::comm

@@ -38,7 +38,7 @@ void put(std::byte* to, const std::vector<int32_t>& values) {
 uint64_t hash_of(const BufferedPassSpec& spec) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&hash](int64_t value) { hash = (hash ^ static_cast<uint64_t>(value)) * 0x100000001b3; };
-  for (const LandingTensor& tensor : spec.landing) {
+  for (const RecvTensor& tensor : spec.recv_buffers) {
     for (const int64_t value : {tensor.rows, int64_t{tensor.heads}, int64_t{tensor.dim}}) add(value);
     add(static_cast<int64_t>(tensor.dtype));
   }
@@ -59,15 +59,15 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
   check_size("sent_rows", spec.sent_rows);
   check_size("stretches", spec.stretches);
   check_size("user_bytes", spec.user_bytes);
-  require(!spec.landing.empty() && spec.landing.size() < kMaxSources && spec.returns.size() <= 4,
+  require(!spec.recv_buffers.empty() && spec.recv_buffers.size() < kMaxSources && spec.returns.size() <= 4,
           "BufferedPass: needs one to three landing tensors and at most four that come back (got {} and {})",
-          spec.landing.size(), spec.returns.size());
-  for (const LandingTensor& tensor : spec.landing) check_size("rows of landing tensors", tensor.rows);
+          spec.recv_buffers.size(), spec.returns.size());
+  for (const RecvTensor& tensor : spec.recv_buffers) check_size("rows of landing tensors", tensor.rows);
   for (const ReturnTensor& tensor : spec.returns) {
     require(tensor.owned_rows == spec.own_rows, "BufferedPass: gradients must have the own rows, {} (got {})",
             spec.own_rows, tensor.owned_rows);
   }
-  row_bytes_ = landing_row_bytes({.landing = spec.landing});
+  row_bytes_ = recv_row_bytes({.recv_buffers = spec.recv_buffers});
   const int64_t own =
       most_chunks(row_bytes_, spec.own_rows, spec.stretches) + most_chunks(row_bytes_, BufferedPass::kZeroRows, 1);
   const int64_t sent = most_chunks(row_bytes_, spec.sent_rows, spec.stretches);
@@ -98,8 +98,8 @@ void BufferedImage::check(const BufferedTables& tables) const {
     require(needed <= room, "BufferedPass::set: {} must be at most {} (got {} and {}={})", what, name, needed, name,
             room);
   };
-  for (const LandingTensor& tensor : spec_.landing) {
-    fit("rows of K and V", tables.landing_rows, "landing rows", tensor.rows);
+  for (const RecvTensor& tensor : spec_.recv_buffers) {
+    fit("rows of K and V", tables.recv_buffer_rows, "landing rows", tensor.rows);
   }
   fit("rows sent", tables.exchange.rows_sent(), "sent_rows", spec_.sent_rows);
   fit("pieces sent", std::ssize(tables.exchange.sends), "stretches", spec_.stretches);
@@ -114,7 +114,7 @@ DevicePassSpec BufferedImage::pass_spec(const BufferedTables& tables) const {
   DevicePassSpec spec;
   spec.label = spec_.label;
   spec.casts = {tables.exchange};
-  spec.landing = spec_.landing;
+  spec.recv_buffers = spec_.recv_buffers;
   if (!spec_.returns.empty()) spec.reduces = {tables.exchange};
   spec.returns = spec_.returns;
   spec.leaves_rows = true;
@@ -130,8 +130,8 @@ void BufferedImage::append_own(std::vector<Chunk>& chunks, const BufferedTables&
                     static_cast<int>(t), caller_.rank);
     }
     const size_t first = chunks.size();
-    const int64_t behind = std::min(BufferedPass::kZeroRows, spec_.landing[t].rows - tables.landing_rows);
-    append_chunks(chunks, 0, tensor_offsets[t] + tables.landing_rows * bytes, behind * bytes,
+    const int64_t behind = std::min(BufferedPass::kZeroRows, spec_.recv_buffers[t].rows - tables.recv_buffer_rows);
+    append_chunks(chunks, 0, tensor_offsets[t] + tables.recv_buffer_rows * bytes, behind * bytes,
                   static_cast<int>(zero_source()), caller_.rank);
     for (size_t i = first; i < chunks.size(); ++i) chunks[i].from = 0;  // the same zeros
   }

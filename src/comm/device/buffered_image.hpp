@@ -57,7 +57,7 @@ class BufferedImage {
   int max_own_chunks() const { return max_own_chunks_; }
   int max_sent_chunks() const { return max_sent_chunks_; }
   /// Which source of begin() is zeros: kMaxChunkBytes of them.
-  size_t zero_source() const { return spec_.landing.size(); }
+  size_t zero_source() const { return spec_.recv_buffers.size(); }
 
  private:
   void append_own(std::vector<Chunk>& chunks, const BufferedTables& tables,

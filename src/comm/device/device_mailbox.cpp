@@ -17,7 +17,8 @@ namespace {
 DevicePassSpec box_spec(int rank, int size, int64_t box_bytes) {
   DevicePassSpec spec;
   spec.label = "rows";
-  spec.landing = {{.rows = 2 * size, .heads = 1, .dim = static_cast<int>(box_bytes / 4), .dtype = DType::kFloat32}};
+  spec.recv_buffers = {
+      {.rows = 2 * size, .heads = 1, .dim = static_cast<int>(box_bytes / 4), .dtype = DType::kFloat32}};
   Exchange& exchange = spec.casts.emplace_back();
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
@@ -64,7 +65,7 @@ void DeviceMailbox::exchange(const Box& box, const ByteMoves& moves, int64_t don
   const int size = communicator_.size(), rank = communicator_.rank();
   const auto part = [&](int64_t num_bytes) { return std::clamp<int64_t>(num_bytes - done, 0, box.num_bytes); };
   const int slot = box.pass->begin(stream);
-  const TensorView boxes = box.pass->landing(0, slot);
+  const TensorView boxes = box.pass->recv_buffers(0, slot);
   const TensorView outboxes = slice_rows(boxes, {size, 2 * size});
   for (int peer = 0; peer < size; ++peer) {
     const int64_t num_bytes = part(moves.send_bytes[static_cast<size_t>(peer)]);
@@ -74,7 +75,7 @@ void DeviceMailbox::exchange(const Box& box, const ByteMoves& moves, int64_t don
   }
   const ConstTensorView source = outboxes;
   box.pass->cast(0, {&source, 1}, stream);
-  box.pass->wait_cast(0, stream);
+  box.pass->wait_group_cast(0, stream);
   for (int peer = 0; peer < size; ++peer) {
     const int64_t num_bytes = part(moves.recv_bytes[static_cast<size_t>(peer)]);
     if (peer == rank || num_bytes == 0) continue;

@@ -41,9 +41,9 @@ template <class Wait>
 __device__ __forceinline__ void give_back(const EpochParams& params, const SentWord& sent, const Wait& wait) {
   const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;
   const bool is_peer = peer < params.size && peer != params.rank;
-  uint64_t *landing = nullptr, *returns = nullptr;
+  uint64_t *recv_buffers = nullptr, *returns = nullptr;
   if (is_peer && part == 0) {
-    landing = released_at(params, params.landing, peer);
+    recv_buffers = released_at(params, params.recv_buffers, peer);
     returns = released_at(params, params.returns, peer);
   }
   wait();
@@ -52,12 +52,12 @@ __device__ __forceinline__ void give_back(const EpochParams& params, const SentW
                   {WaitKind::kArrival, params.rank, params.rank, 0, params.pass, 0});
   }
   if (!is_peer || part > 1) return;
-  const uint64_t epoch = *params.landing.last_epoch;
+  const uint64_t epoch = *params.recv_buffers.last_epoch;
   if (part == 1) {
     check_order(params, peer, epoch);
     return;
   }
-  if (landing != nullptr) ptx::store_release_system(landing, epoch);
+  if (recv_buffers != nullptr) ptx::store_release_system(recv_buffers, epoch);
   if (returns != nullptr) ptx::store_release_system(returns, epoch);
 }
 

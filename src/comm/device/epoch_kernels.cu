@@ -58,7 +58,7 @@ __device__ __forceinline__ void open_epoch(const EpochParams& params) {
   __shared__ uint64_t epoch, landing_epoch, return_epoch;
   if (threadIdx.x == 0) {
     epoch = ++*params.counter;
-    landing_epoch = *params.landing.last_epoch;
+    landing_epoch = *params.recv_buffers.last_epoch;
     return_epoch = params.returns.last_epoch != nullptr ? *params.returns.last_epoch : 0;
   }
   __syncthreads();
@@ -72,7 +72,7 @@ __device__ __forceinline__ void open_epoch(const EpochParams& params) {
       __threadfence_system();
       check_order(params, peer, epoch);
     } else if (part == 1) {
-      wait_credit(params, params.landing, peer, landing_epoch);
+      wait_credit(params, params.recv_buffers, peer, landing_epoch);
     } else if (part == 2) {
       wait_credit(params, params.returns, peer, return_epoch);
     }
@@ -80,7 +80,7 @@ __device__ __forceinline__ void open_epoch(const EpochParams& params) {
   __syncthreads();
   ptx::grid_dependency_wait();
   if (threadIdx.x == 0) {
-    *params.landing.last_epoch = epoch;
+    *params.recv_buffers.last_epoch = epoch;
     if (params.returns.last_epoch != nullptr) *params.returns.last_epoch = epoch;
   }
 }

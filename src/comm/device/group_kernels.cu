@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(512) all_reduce(AllReduceParams params) {
   }
 }
 
-__global__ void begin_operation(cuda::BoardRow* row, uint64_t* counter, uint64_t word) {
+__global__ void begin_operation(cuda::ControlBlockRow* row, uint64_t* counter, uint64_t word) {
   const uint64_t count = ++*counter;
   ptx::store_release_system(&row->progress, count);
   WaitFailure operation = cuda::unpack(word);
@@ -51,7 +51,7 @@ __global__ void begin_operation(cuda::BoardRow* row, uint64_t* counter, uint64_t
   ptx::store_release_system(&row->operation, cuda::pack(operation));
 }
 
-__global__ void end_operation(cuda::BoardRow* row) { ptx::store_release_system(&row->operation, uint64_t{0}); }
+__global__ void end_operation(cuda::ControlBlockRow* row) { ptx::store_release_system(&row->operation, uint64_t{0}); }
 
 __global__ void combine(const float* others, float* values, int count, int rank, int size, bool is_max) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -71,12 +71,12 @@ void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream) {
   check_launch("all_reduce");
 }
 
-void launch_operation_begins(cuda::BoardRow* row, uint64_t* counter, uint64_t word, cudaStream_t stream) {
+void launch_operation_begins(cuda::ControlBlockRow* row, uint64_t* counter, uint64_t word, cudaStream_t stream) {
   begin_operation<<<1, 1, 0, stream>>>(row, counter, word);
   check_launch("begin_operation");
 }
 
-void launch_operation_ends(cuda::BoardRow* row, cudaStream_t stream) {
+void launch_operation_ends(cuda::ControlBlockRow* row, cudaStream_t stream) {
   end_operation<<<1, 1, 0, stream>>>(row);
   check_launch("end_operation");
 }

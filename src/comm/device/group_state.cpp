@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "comm/device/failure_text.hpp"
-#include "comm/facts_text.hpp"
+#include "comm/fingerprint_text.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "tangram/env.hpp"
@@ -42,12 +42,12 @@ GroupState::GroupState(Communicator& control, const DeviceCommunicatorConfig& co
       size_(control.size()),
       timeout_s_(checked_timeout(config.timeout_s)),
       rank_names_(checked_names(config.rank_names, control.size())),
-      board_(control, timeout_s_),
-      agreement_(board_, rank_, timeout_s_, rank_names_, [this] { check(); }),
+      control_block_(control, timeout_s_),
+      agreement_(control_block_, rank_, timeout_s_, rank_names_, [this] { check(); }),
       notes_(timeout_s_),
-      watchdog_(board_, rank_, timeout_s_,
+      watchdog_(control_block_, rank_, timeout_s_,
                 [this](const cuda::WaitFailure& wait, double waited_s) { note_wait(wait, waited_s); }) {
-  board_.prepare_once(
+  control_block_.prepare_once(
       [](void* data, size_t bytes) {
         cuda::check(cudaHostRegister(data, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable),
                     "cudaHostRegister");
@@ -71,14 +71,14 @@ int GroupState::add_pass(std::string_view label) {
 
 void GroupState::check() {
   agreement_.look();
-  const cuda::BoardRow& row = board_.row(rank_);
+  const cuda::ControlBlockRow& row = control_block_.row(rank_);
   // What a kernel waited for says more than what the host noticed.
-  uint64_t word = HostBoard::load(row.report);
-  if (word == 0) word = HostBoard::load(row.host_abort);
+  uint64_t word = HostControlBlock::load(row.report);
+  if (word == 0) word = HostControlBlock::load(row.host_abort);
   if (word == 0) return;
   cuda::WaitFailure failure = cuda::unpack(word);
   const std::string reason = failure.kind == cuda::WaitKind::kCall ? call_text(failure, failure.reporter, failure.peer)
-                                                                   : std::string(board_.row(failure.peer).text);
+                                                                   : std::string(control_block_.row(failure.peer).text);
   for (int* rank : {&failure.reporter, &failure.peer}) *rank = name_of(*rank);
   const std::lock_guard lock(mutex_);
   throw_failure(failure, failure_text(failure, passes_, timeout_s_, reason));
@@ -86,9 +86,9 @@ void GroupState::check() {
 
 std::string GroupState::call_text(const cuda::WaitFailure& failure, int reporter, int peer) const {
   const cuda::CallTags tags = cuda::call_tags(failure);
-  const auto own = board_.facts(reporter, tags.reporter), other = board_.facts(peer, tags.peer);
+  const auto own = control_block_.facts(reporter, tags.reporter), other = control_block_.facts(peer, tags.peer);
   const int ranks[] = {name_of(reporter), name_of(peer)};
-  const CallFacts facts[] = {own.value_or(CallFacts()), other.value_or(CallFacts())};
+  const CallFingerprint facts[] = {own.value_or(CallFingerprint()), other.value_or(CallFingerprint())};
   const std::string text = differing_facts(facts, ranks);
   // Of a graph that was captured many calls ago.
   return text.empty() ? fmt::format("the calls of ranks {} and {} differ", ranks[0], ranks[1]) : text;
@@ -108,7 +108,7 @@ void GroupState::note_wait(const cuda::WaitFailure& wait, double waited_s) {
 
 void GroupState::give_up(std::string_view reason) noexcept {
   const std::lock_guard lock(mutex_);
-  board_.give_up(rank_, reason);
+  control_block_.give_up(rank_, reason);
 }
 
 void GroupState::count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received) {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/device/board_agreement.hpp"
-#include "comm/device/host_board.hpp"
+#include "comm/device/control_block_agreement.hpp"
+#include "comm/device/host_control_block.hpp"
 #include "core/log.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/device_communicator.hpp"
@@ -31,15 +31,15 @@ class GroupState {
   int size() const { return size_; }
   double timeout_s() const { return timeout_s_; }
 
-  HostBoard& board() { return board_; }
+  HostControlBlock& control_block() { return control_block_; }
   /// The board's rows as kernels reach them.
-  cuda::BoardRow* device_board() const { return &board_.row(0); }
+  cuda::ControlBlockRow* device_board() const { return &control_block_.row(0); }
 
   /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.
   int add_pass(std::string_view label);
 
   /// Of what all ranks are about to make, where they need not meet.
-  BoardAgreement& agreement() { return agreement_; }
+  ControlBlockAgreement& agreement() { return agreement_; }
 
   /// Throws what kernels or hosts reported, if anything, and what ranks made that differs.
   void check();
@@ -49,7 +49,7 @@ class GroupState {
   void note_wait(const cuda::WaitFailure& wait, double waited_s);
 
   /// Of which call the epochs are that are opened from now on, as a tag for OpenedPass. By the thread that opens them.
-  void set_facts(const CallFacts& facts) { facts_tag_ = board_.show_facts(rank_, facts); }
+  void set_call_fingerprint(const CallFingerprint& facts) { facts_tag_ = control_block_.show_facts(rank_, facts); }
   uint32_t facts_tag() const { return facts_tag_; }
 
   void count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received);
@@ -65,8 +65,8 @@ class GroupState {
   const int size_;
   const double timeout_s_;
   const std::vector<int> rank_names_;
-  HostBoard board_;
-  BoardAgreement agreement_;
+  HostControlBlock control_block_;
+  ControlBlockAgreement agreement_;
   WaitNotes notes_;
   double last_waited_s_ = 0;
   uint32_t facts_tag_ = 0;

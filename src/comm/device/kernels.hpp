@@ -42,7 +42,7 @@ struct EpochParams {
   uint32_t tag = 0;             // of the call
   uint64_t* counter = nullptr;  // epochs opened so far by this rank
   FlagTable order;              // rings: entry (r * kOrderLength + e % kOrderLength) holds a packed OpenedPass
-  CreditParams landing;
+  CreditParams recv_buffers;
   CreditParams returns;
   const uint32_t* tables_tag = nullptr;  // of tables that change under captured epochs: mixed into `tag`; null: none
 };
@@ -163,8 +163,8 @@ void launch_all_reduce(const AllReduceParams& params, cudaStream_t stream);
 
 /// Shows hosts that the stream begins an operation: `word` is a packed WaitFailure without detail, `counter` device
 /// memory that counts operations.
-void launch_operation_begins(cuda::BoardRow* row, uint64_t* counter, uint64_t word, cudaStream_t stream);
-void launch_operation_ends(cuda::BoardRow* row, cudaStream_t stream);
+void launch_operation_begins(cuda::ControlBlockRow* row, uint64_t* counter, uint64_t word, cudaStream_t stream);
+void launch_operation_ends(cuda::ControlBlockRow* row, cudaStream_t stream);
 
 /// `values[i]` becomes the sum or the largest of all ranks' values: the own ones, in the place of `rank`, and those of
 /// `others` [size, count].

@@ -45,8 +45,8 @@ void check_own(int size, const DevicePassSpec& spec) {
   require(spec.casts.size() <= kMaxStages && spec.reduces.size() <= kMaxStages,
           "prepare_pass '{}': at most {} stages (got {} and {})", label, kMaxStages, spec.casts.size(),
           spec.reduces.size());
-  require(spec.landing.size() <= kMaxPassTensors && spec.returns.size() <= kMaxPassTensors,
-          "prepare_pass '{}': at most {} tensors (got {} and {})", label, kMaxPassTensors, spec.landing.size(),
+  require(spec.recv_buffers.size() <= kMaxPassTensors && spec.returns.size() <= kMaxPassTensors,
+          "prepare_pass '{}': at most {} tensors (got {} and {})", label, kMaxPassTensors, spec.recv_buffers.size(),
           spec.returns.size());
   for (size_t i = 0; i < spec.credited.size(); ++i) {
     const int stage = spec.credited[i];
@@ -54,21 +54,21 @@ void check_own(int size, const DevicePassSpec& spec) {
             "prepare_pass '{}': credited must be casts in ascending order, not the first (got {} of {})", label, stage,
             spec.casts.size());
   }
-  require(spec.casts.empty() || !spec.landing.empty(), "prepare_pass '{}': casts need landing tensors", label);
+  require(spec.casts.empty() || !spec.recv_buffers.empty(), "prepare_pass '{}': casts need landing tensors", label);
   require(spec.reduces.empty() || !spec.returns.empty(), "prepare_pass '{}': reduces need return tensors", label);
   require(spec.num_slots >= 1 && spec.num_slots <= kMaxSlots && spec.num_return_slots >= 1 &&
               spec.num_return_slots <= kMaxSlots,
           "prepare_pass '{}': num_slots and num_return_slots must lie in [1, {}] (got {} and {})", label, kMaxSlots,
           spec.num_slots, spec.num_return_slots);
-  for (const LandingTensor& tensor : spec.landing) {
+  for (const RecvTensor& tensor : spec.recv_buffers) {
     check_row(label, "a landing tensor", tensor.heads, tensor.dim, tensor.dtype);
-    require(tensor.rows >= 0 && tensor.rows == spec.landing[0].rows,
+    require(tensor.rows >= 0 && tensor.rows == spec.recv_buffers[0].rows,
             "prepare_pass '{}': landing tensors must have equally many rows (got {} and {})", label, tensor.rows,
-            spec.landing[0].rows);
+            spec.recv_buffers[0].rows);
   }
   for (const LocalKvRange& rows : spec.own_rows) {
-    require(!spec.landing.empty() && rows.row >= 0 && rows.keys.begin >= 0 && rows.keys.begin <= rows.keys.end &&
-                rows.keys.end <= spec.landing[0].rows,
+    require(!spec.recv_buffers.empty() && rows.row >= 0 && rows.keys.begin >= 0 && rows.keys.begin <= rows.keys.end &&
+                rows.keys.end <= spec.recv_buffers[0].rows,
             "prepare_pass '{}': own_rows must be rows of the landing tensors (got [{}, {}) from row {} on)", label,
             rows.keys.begin, rows.keys.end, rows.row);
   }
@@ -94,7 +94,7 @@ std::string common_text(const DevicePassSpec& spec, int landing_number) {
   std::string text = fmt::format("{};{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(),
                                  spec.num_slots, spec.num_return_slots, landing_number, spec.shares_memory);
   for (const int stage : spec.credited) text += fmt::format(";credit {}", stage);
-  for (const LandingTensor& tensor : spec.landing) {
+  for (const RecvTensor& tensor : spec.recv_buffers) {
     text += fmt::format(";{}x{} {}", tensor.heads, tensor.dim, to_string(tensor.dtype));
   }
   for (const ReturnTensor& tensor : spec.returns) {
@@ -109,7 +109,7 @@ std::vector<Signature> sign_stages(Caller caller, const DevicePassSpec& spec) {
     int64_t source_rows = 0;
     for (const RowCopy& copy : spec.casts[stage].sends) source_rows = std::max(source_rows, copy.rows.end);
     std::vector<CastTensor> tensors;
-    for (const LandingTensor& tensor : spec.landing) {
+    for (const RecvTensor& tensor : spec.recv_buffers) {
       tensors.push_back({shape_only(tensor.dtype, source_rows, tensor.heads, tensor.dim),
                          writable(shape_only(tensor.dtype, tensor.rows, tensor.heads, tensor.dim))});
     }

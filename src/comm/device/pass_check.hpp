@@ -25,10 +25,11 @@ void require_valid(int size, const DevicePassSpec& spec);
 /// every rank when that is not a pass of `group` with equal landing tensors.
 template <class Pass, class Group>
 const Pass* pass_that_shares_landing(Communicator& control, const DevicePassSpec& spec, const Group& group) {
-  const auto* shared = dynamic_cast<const Pass*>(spec.landing_of.get());
-  if (spec.landing_of != nullptr && (shared == nullptr || !shared->shares_landing(group, spec.landing))) {
-    const std::string reason = fmt::format(
-        "prepare_pass '{}': landing_of must be a pass of this communicator with equal landing tensors", spec.label);
+  const auto* shared = dynamic_cast<const Pass*>(spec.recv_buffers_of.get());
+  if (spec.recv_buffers_of != nullptr && (shared == nullptr || !shared->shares_landing(group, spec.recv_buffers))) {
+    const std::string reason =
+        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal landing tensors",
+                    spec.label);
     control.refuse(reason);
     require(false, "{}", reason);
   }

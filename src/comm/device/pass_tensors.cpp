@@ -26,9 +26,9 @@ void check_tensor(const std::string& label, const char* what, const ConstTensorV
 
 }  // namespace
 
-std::vector<int64_t> landing_row_bytes(const DevicePassSpec& spec) {
+std::vector<int64_t> recv_row_bytes(const DevicePassSpec& spec) {
   std::vector<int64_t> bytes;
-  for (const LandingTensor& tensor : spec.landing) {
+  for (const RecvTensor& tensor : spec.recv_buffers) {
     bytes.push_back(row_bytes_of(tensor.heads, tensor.dim, tensor.dtype));
   }
   return bytes;
@@ -43,10 +43,10 @@ std::vector<int64_t> return_row_bytes(const DevicePassSpec& spec) {
 }
 
 void check_sources(const DevicePassSpec& spec, std::span<const ConstTensorView> sources, int64_t min_rows) {
-  require(sources.size() == spec.landing.size(), "cast '{}': needs one source per landing tensor (got {} for {})",
-          spec.label, sources.size(), spec.landing.size());
+  require(sources.size() == spec.recv_buffers.size(), "cast '{}': needs one source per landing tensor (got {} for {})",
+          spec.label, sources.size(), spec.recv_buffers.size());
   for (size_t t = 0; t < sources.size(); ++t) {
-    const LandingTensor& shape = spec.landing[t];
+    const RecvTensor& shape = spec.recv_buffers[t];
     check_tensor(spec.label, "cast", sources[t], min_rows, shape.heads, shape.dim);
     require(sources[t].dtype == shape.dtype, "cast '{}': sources must be {} (got {})", spec.label,
             to_string(shape.dtype), to_string(sources[t].dtype));

@@ -13,7 +13,7 @@
 namespace tangram::comm {
 
 /// Bytes of a row of each landing tensor.
-std::vector<int64_t> landing_row_bytes(const DevicePassSpec& spec);
+std::vector<int64_t> recv_row_bytes(const DevicePassSpec& spec);
 /// Bytes of a row of each return tensor as it travels.
 std::vector<int64_t> return_row_bytes(const DevicePassSpec& spec);
 

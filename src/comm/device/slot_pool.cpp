@@ -92,16 +92,16 @@ void EpochState::cast(int stage) {
 
 bool EpochState::all_cast() const { return all(cast_); }
 
-void EpochState::wait_cast(int stage) {
-  require_open("wait_cast");
+void EpochState::wait_group_cast(int stage) {
+  require_open("wait_group_cast");
   // Peers that wait for this rank's rows before they send theirs would otherwise wait for ever.
   require(stage >= 0 && stage < std::ssize(cast_) && cast_[static_cast<size_t>(stage)],
-          "wait_cast '{}': the stage must have been cast before (got {})", label_, stage);
+          "wait_group_cast '{}': the stage must have been cast before (got {})", label_, stage);
 }
 
-void EpochState::wait_sent(int stage) {
-  wait_cast(stage);
-  require(reuses_sources_, "wait_sent '{}': the pass must have been prepared for it (got reuses_sources=false)",
+void EpochState::wait_send(int stage) {
+  wait_group_cast(stage);
+  require(reuses_sources_, "wait_send '{}': the pass must have been prepared for it (got reuses_sources=false)",
           label_);
 }
 

@@ -42,8 +42,8 @@ class EpochState {
   /// Of a stage that is credited, and before its cast.
   void give(int stage);
   void cast(int stage);
-  void wait_cast(int stage);
-  void wait_sent(int stage);
+  void wait_group_cast(int stage);
+  void wait_send(int stage);
   void reduce(int stage);
   void finish_reduce();
   void end();

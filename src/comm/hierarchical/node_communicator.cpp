@@ -63,10 +63,12 @@ bool NodeCommunicator::pass_on_failure() noexcept {
 
 std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec& spec) {
   check();
-  const auto* shared = dynamic_cast<const NodePass*>(spec.landing_of.get());
-  if (spec.landing_of != nullptr && (shared == nullptr || !shared->shares_landing(*levels_.work, spec.landing))) {
-    const std::string reason = fmt::format(
-        "prepare_pass '{}': landing_of must be a pass of this communicator with equal landing tensors", spec.label);
+  const auto* shared = dynamic_cast<const NodePass*>(spec.recv_buffers_of.get());
+  if (spec.recv_buffers_of != nullptr &&
+      (shared == nullptr || !shared->shares_landing(*levels_.work, spec.recv_buffers))) {
+    const std::string reason =
+        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal landing tensors",
+                    spec.label);
     world_.refuse(reason);
     require(false, "{}", reason);
   }
@@ -79,7 +81,7 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
   check_pass_spec(world_, spec, shared == nullptr ? -1 : 0);
   const StageTables casts = gather_stages(world_, spec.casts), reduces = gather_stages(world_, spec.reduces);
   NodeSpecs specs = make_node_specs(nodes_, world_.rank(), spec, casts, reduces);
-  if (shared != nullptr) specs.node.landing_of = shared->parts().node;
+  if (shared != nullptr) specs.node.recv_buffers_of = shared->parts().node;
   NodePass::Parts parts;
   parts.node = levels_.node->prepare_pass(specs.node);
   if (!specs.relay.reduces.empty()) parts.relay = levels_.node->prepare_pass(specs.relay);

@@ -40,9 +40,9 @@ class NodeCommunicator final : public DeviceCommunicator {
   Communicator& control() override { return world_; }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
-  void set_facts(const CallFacts& facts) override {
-    levels_.node->set_facts(facts);
-    levels_.across->set_facts(facts);
+  void set_call_fingerprint(const CallFingerprint& facts) override {
+    levels_.node->set_call_fingerprint(facts);
+    levels_.across->set_call_fingerprint(facts);
   }
   /// Sums those of each node, then those sums by node.
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;

@@ -86,13 +86,13 @@ NodePass::MovesByStage NodePass::prepare_own_casts() {
   std::vector<std::vector<char*>> bases;
   for (int slot = 0; slot < num_slots(); ++slot) {
     std::vector<char*>& tensors = bases.emplace_back();
-    for (size_t t = 0; t < spec_.landing.size(); ++t) {
-      tensors.push_back(static_cast<char*>(landing(static_cast<int>(t), slot).data));
+    for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {
+      tensors.push_back(static_cast<char*>(recv_buffers(static_cast<int>(t), slot).data));
     }
   }
   MovesByStage moves;
   for (const std::vector<RelayedRows>& rows : specs_.own_casts) {
-    const std::vector<Chunk> chunks = chunks_of(rows, landing_row_bytes(spec_), relay_row, target_row);
+    const std::vector<Chunk> chunks = chunks_of(rows, recv_row_bytes(spec_), relay_row, target_row);
     moves.push_back(chunks.empty() ? nullptr : work_->make_moves(chunks, bases));
   }
   return moves;
@@ -169,7 +169,7 @@ void NodePass::cast(int stage, std::span<const ConstTensorView> sources, void* s
   }
   parts_.node->cast(stage, sources, stream);
   const Exchange& exchange = spec_.casts[static_cast<size_t>(stage)];
-  count(counters_, exchange.rows_sent(), exchange.rows_received(), landing_row_bytes(spec_));
+  count(counters_, exchange.rows_sent(), exchange.rows_received(), recv_row_bytes(spec_));
   waiting_.push_back(stage);
   if (epoch_.all_cast()) hand_on(stream);
 }
@@ -180,12 +180,12 @@ void NodePass::hand_on(void* stream) {
   fork_->set(stream);
   fork_->wait(relay_stream);
   std::vector<ConstTensorView> relayed;
-  for (size_t t = 0; t < spec_.landing.size(); ++t) {
-    relayed.push_back(parts_.across->landing(static_cast<int>(t), across_slot_));
+  for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {
+    relayed.push_back(parts_.across->recv_buffers(static_cast<int>(t), across_slot_));
   }
   for (const int stage : waiting_) {
     for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
-      parts_.across->wait_cast(static_cast<int>(idx), relay_stream);
+      parts_.across->wait_group_cast(static_cast<int>(idx), relay_stream);
       parts_.node->cast(static_cast<int>(std::ssize(spec_.casts) + idx), relayed, relay_stream);
       const auto& own = own_casts_[static_cast<size_t>(idx)];
       if (own != nullptr) own->run(relayed, static_cast<size_t>(slot_), relay_stream);
@@ -195,19 +195,19 @@ void NodePass::hand_on(void* stream) {
   waiting_.clear();
 }
 
-void NodePass::wait_cast(int stage, void* stream) {
-  epoch_.wait_cast(stage);
+void NodePass::wait_group_cast(int stage, void* stream) {
+  epoch_.wait_group_cast(stage);
   hand_on(stream);
-  parts_.node->wait_cast(stage, stream);
+  parts_.node->wait_group_cast(stage, stream);
   if (specs_.num_hops == 0) return;
   for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
-    parts_.node->wait_cast(static_cast<int>(std::ssize(spec_.casts) + idx), stream);
+    parts_.node->wait_group_cast(static_cast<int>(std::ssize(spec_.casts) + idx), stream);
   }
   handed_on_[static_cast<size_t>(stage)]->wait(stream);
 }
 
 void NodePass::wait_started(int stage, void* stream) {
-  epoch_.wait_cast(stage);
+  epoch_.wait_group_cast(stage);
   for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
     parts_.across->wait_started(static_cast<int>(idx), stream);
   }

@@ -31,11 +31,11 @@ class NodePass final : public DevicePass {
   using DevicePass::begin;
   int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
-  TensorView landing(int tensor, int slot) const override { return parts_.node->landing(tensor, slot); }
+  TensorView recv_buffers(int tensor, int slot) const override { return parts_.node->recv_buffers(tensor, slot); }
   int num_slots() const override { return parts_.node->num_slots(); }
   int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
-  void wait_cast(int stage, void* stream) override;
+  void wait_group_cast(int stage, void* stream) override;
   void wait_started(int stage, void* stream) override;
   int transfer_sms() const override;
   KvReadyFlags ready_flags() const override { return {}; }
@@ -50,8 +50,8 @@ class NodePass final : public DevicePass {
 
   const Parts& parts() const { return parts_; }
   /// Whether passes of `work`, which each communicator has one of, may land in this one's tensors `landing`.
-  bool shares_landing(const NodeWork& work, const std::vector<LandingTensor>& landing) const {
-    return &work == work_.get() && landing == spec_.landing;
+  bool shares_landing(const NodeWork& work, const std::vector<RecvTensor>& recv_buffers) const {
+    return &work == work_.get() && recv_buffers == spec_.recv_buffers;
   }
 
  private:

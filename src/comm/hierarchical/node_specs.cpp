@@ -103,7 +103,7 @@ NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpe
   specs.own_returns = std::move(back.own);
 
   specs.node = spec;
-  specs.node.landing_of = nullptr;
+  specs.node.recv_buffers_of = nullptr;
   specs.node.casts = std::move(cast.direct);
   std::ranges::move(cast.forward, std::back_inserter(specs.node.casts));
   specs.node.reduces = std::move(back.direct);
@@ -115,8 +115,8 @@ NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpe
   specs.relay.label = spec.label + " at relays";
   specs.across.label = spec.label + " between nodes";
   specs.across.casts = std::move(cast.between);
-  if (!specs.across.casts.empty()) specs.across.landing = spec.landing;
-  for (LandingTensor& tensor : specs.across.landing) tensor.rows = specs.cast_relay_rows;
+  if (!specs.across.casts.empty()) specs.across.recv_buffers = spec.recv_buffers;
+  for (RecvTensor& tensor : specs.across.recv_buffers) tensor.rows = specs.cast_relay_rows;
   if (back.between.empty()) return specs;
   specs.relay.reduces = std::move(back.forward);
   specs.across.reduces = std::move(back.between);

@@ -31,7 +31,7 @@ struct NodeSpecs {
   std::vector<std::vector<RelayedRows>> own_returns;
 };
 
-/// `casts` and `reduces` are those of `spec` for all ranks. `landing_of` of the result is for the caller to set.
+/// `casts` and `reduces` are those of `spec` for all ranks. `recv_buffers_of` of the result is for the caller to set.
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
                           const StageTables& reduces);
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/local/local_board.hpp"
+#include "comm/local/local_control_block.hpp"
 #include "comm/progress_communicator.hpp"
 #include "comm/row_moves.hpp"
 #include "core/require.hpp"
@@ -23,15 +23,15 @@ namespace {
 
 class LocalTransport final : public Transport {
  public:
-  LocalTransport(LocalBoard& board, int rank) : board_(board), rank_(rank) {}
+  LocalTransport(LocalControlBlock& control_block, int rank) : control_block_(control_block), rank_(rank) {}
 
-  Caller caller() const override { return {rank_, board_.size()}; }
+  Caller caller() const override { return {rank_, control_block_.size()}; }
   std::string_view name() const override { return "local"; }
 
   void execute(Operation& operation, double& started_s) override {
-    board_.meet(rank_, operation, [&](std::span<const Operation* const> peers) {
+    control_block_.meet(rank_, operation, [&](std::span<const Operation* const> peers) {
       started_s = steady_seconds();
-      receive_rows(operation, rank_, board_.size(), [&](int peer, size_t piece_idx, size_t tensor_idx) {
+      receive_rows(operation, rank_, control_block_.size(), [&](int peer, size_t piece_idx, size_t tensor_idx) {
         const Operation& other = *peers[static_cast<size_t>(peer)];
         const RowCopy& piece = pieces_of(other.outgoing, rank_)[piece_idx];
         return slice_rows(other.sources[tensor_idx], piece.rows);
@@ -39,10 +39,10 @@ class LocalTransport final : public Transport {
     });
   }
 
-  void abort(std::string_view reason) noexcept override { board_.abort(rank_, reason); }
+  void abort(std::string_view reason) noexcept override { control_block_.abort(rank_, reason); }
 
  private:
-  LocalBoard& board_;
+  LocalControlBlock& control_block_;
   const int rank_;
 };
 
@@ -62,15 +62,15 @@ int checked_size(int size) {
 
 class LocalGroup::Impl {
  public:
-  Impl(int size, double timeout_s) : board(comm::checked_size(size), comm::checked_timeout(timeout_s)) {
+  Impl(int size, double timeout_s) : control_block(comm::checked_size(size), comm::checked_timeout(timeout_s)) {
     for (int rank = 0; rank < size; ++rank) {
       ranks.push_back(
-          std::make_unique<comm::ProgressCommunicator>(std::make_unique<comm::LocalTransport>(board, rank)));
+          std::make_unique<comm::ProgressCommunicator>(std::make_unique<comm::LocalTransport>(control_block, rank)));
     }
   }
-  ~Impl() { board.abort(0, "the group was destroyed"); }
+  ~Impl() { control_block.abort(0, "the group was destroyed"); }
 
-  comm::LocalBoard board;
+  comm::LocalControlBlock control_block;
   std::vector<std::unique_ptr<comm::ProgressCommunicator>> ranks;
 };
 
@@ -79,7 +79,7 @@ LocalGroup::~LocalGroup() = default;
 LocalGroup::LocalGroup(LocalGroup&&) noexcept = default;
 LocalGroup& LocalGroup::operator=(LocalGroup&&) noexcept = default;
 
-int LocalGroup::size() const { return impl_->board.size(); }
+int LocalGroup::size() const { return impl_->control_block.size(); }
 
 Communicator& LocalGroup::communicator(int rank) {
   require(rank >= 0 && rank < size(), "LocalGroup: rank must lie in [0, {}) (got {})", size(), rank);
@@ -89,7 +89,7 @@ Communicator& LocalGroup::communicator(int rank) {
 void LocalGroup::leave(int rank) {
   require(rank >= 0 && rank < size(), "LocalGroup: rank must lie in [0, {}) (got {})", size(), rank);
   impl_->ranks[static_cast<size_t>(rank)]->drain();
-  impl_->board.leave(rank);
+  impl_->control_block.leave(rank);
 }
 
 void run_local_ranks(int cp_size, const std::function<void(Communicator&)>& rank_main, double timeout_s) {

@@ -60,7 +60,7 @@ void add_cast(const PeerPieces& peer, const std::vector<int64_t>& row_bytes, boo
 }  // namespace
 
 std::vector<StageMessages> cast_messages(Caller caller, const DevicePassSpec& spec) {
-  const std::vector<int64_t> row_bytes = landing_row_bytes(spec);
+  const std::vector<int64_t> row_bytes = recv_row_bytes(spec);
   std::vector<StageMessages> stages;
   for (const Exchange& exchange : spec.casts) {
     StageMessages& stage = stages.emplace_back();

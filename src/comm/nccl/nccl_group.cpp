@@ -213,7 +213,7 @@ void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, st
 void NcclGroup::open(int pass) {
   ++num_epochs_;
   const OpenedPass opened{static_cast<uint32_t>(num_epochs_), state_.facts_tag(), pass};
-  HostBoard::store(state_.board().row(state_.rank()).opened, pack(opened));
+  HostControlBlock::store(state_.control_block().row(state_.rank()).opened, pack(opened));
   // Each rank writes, then reads: at least one of two sees the other, before it sends anything.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   look_at_peers();
@@ -238,14 +238,14 @@ void NcclGroup::all_reduce(float* values, int count, bool is_max, cudaStream_t c
 
 void NcclGroup::watch() {
   static_cast<void>(cudaSetDevice(device_));
-  const cuda::BoardRow& row = state_.board().row(state_.rank());
+  const cuda::ControlBlockRow& row = state_.control_block().row(state_.rank());
   uint64_t seen = 0;
   double since_s = steady_seconds();
   while (!stopping_) {
     look_at_deadline(seen, since_s);
     look_at_peers();
     look_at_nccl();
-    if (HostBoard::load(row.report) != 0 || HostBoard::load(row.host_abort) != 0) {
+    if (HostControlBlock::load(row.report) != 0 || HostControlBlock::load(row.host_abort) != 0) {
       const std::lock_guard lock(mutex_);
       abandon();
       return;
@@ -255,16 +255,16 @@ void NcclGroup::watch() {
 }
 
 void NcclGroup::look_at_deadline(uint64_t& seen, double& since_s) {
-  const cuda::BoardRow& row = state_.board().row(state_.rank());
-  const uint64_t operation = HostBoard::load(row.operation);
+  const cuda::ControlBlockRow& row = state_.control_block().row(state_.rank());
+  const uint64_t operation = HostControlBlock::load(row.operation);
   if (operation != seen) {
     seen = operation;
     since_s = steady_seconds();
   }
-  if (operation == 0 || HostBoard::load(row.report) != 0) return;
+  if (operation == 0 || HostControlBlock::load(row.report) != 0) return;
   WaitFailure failure = cuda::unpack(operation);
   failure.detail = 0;
-  if (const uint64_t noticed = HostBoard::load(row.host_abort); noticed != 0) {
+  if (const uint64_t noticed = HostControlBlock::load(row.host_abort); noticed != 0) {
     failure.peer = cuda::unpack(noticed).peer;
     failure.detail = static_cast<int>(cuda::unpack(noticed).kind);
     publish(failure);
@@ -281,11 +281,11 @@ void NcclGroup::look_at_deadline(uint64_t& seen, double& since_s) {
 }
 
 int NcclGroup::rank_to_blame() {
-  const uint64_t own = HostBoard::load(state_.board().row(state_.rank()).progress);
+  const uint64_t own = HostControlBlock::load(state_.control_block().row(state_.rank()).progress);
   int blamed = state_.rank() == 0 ? 1 : 0;
   uint64_t fewest = own;
   for (int peer = 0; peer < state_.size(); ++peer) {
-    const uint64_t progress = HostBoard::load(state_.board().row(peer).progress);
+    const uint64_t progress = HostControlBlock::load(state_.control_block().row(peer).progress);
     if (peer == state_.rank() || progress >= fewest) continue;
     fewest = progress;
     blamed = peer;
@@ -294,9 +294,9 @@ int NcclGroup::rank_to_blame() {
 }
 
 void NcclGroup::look_at_peers() {
-  const OpenedPass own = unpack_opened(HostBoard::load(state_.board().row(state_.rank()).opened));
+  const OpenedPass own = unpack_opened(HostControlBlock::load(state_.control_block().row(state_.rank()).opened));
   for (int peer = 0; peer < state_.size(); ++peer) {
-    const OpenedPass other = unpack_opened(HostBoard::load(state_.board().row(peer).opened));
+    const OpenedPass other = unpack_opened(HostControlBlock::load(state_.control_block().row(peer).opened));
     const WaitFailure failure = disagreement(own, other, state_.rank(), peer);
     if (failure.kind != WaitKind::kNone) publish(failure);
   }
@@ -316,7 +316,7 @@ void NcclGroup::look_at_nccl() {
 
 void NcclGroup::publish(const WaitFailure& failure) {
   for (int rank = 0; rank < state_.size(); ++rank) {
-    HostBoard::store_first(state_.board().row(rank).report, cuda::pack(failure));
+    HostControlBlock::store_first(state_.control_block().row(rank).report, cuda::pack(failure));
   }
 }
 
@@ -324,10 +324,10 @@ void NcclGroup::abandon() noexcept {
   if (comm_ == nullptr) return;
   // Peers' kernels may still read memory that ncclCommAbort frees: end the own first, and wait a little for theirs.
   if (api_.comm_revoke != nullptr) static_cast<void>(api_.comm_revoke(comm_, 0));
-  HostBoard::store(state_.board().row(state_.rank()).stopped, 1);
+  HostControlBlock::store(state_.control_block().row(state_.rank()).stopped, 1);
   const double end_s = steady_seconds() + kPeersStop_s;
   for (int peer = 0; api_.comm_revoke != nullptr && peer < state_.size(); ++peer) {
-    while (HostBoard::load(state_.board().row(peer).stopped) == 0 && steady_seconds() < end_s) rest();
+    while (HostControlBlock::load(state_.control_block().row(peer).stopped) == 0 && steady_seconds() < end_s) rest();
   }
   static_cast<void>(api_.comm_abort(comm_));
   comm_ = nullptr;

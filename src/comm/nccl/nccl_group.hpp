@@ -55,10 +55,12 @@ class NcclGroup {
   /// Of passes that share memory (DevicePassSpec::shares_memory).
   struct Shared {
     explicit Shared(bool is_exact)
-        : landing(is_exact), returned(is_exact), send_staging(is_exact), recv_staging(is_exact) {}
+        : recv_buffers(is_exact), returned(is_exact), send_staging(is_exact), recv_staging(is_exact) {}
 
-    SharedBuffer landing, returned, send_staging, recv_staging;
-    int64_t bytes() const { return landing.bytes() + returned.bytes() + send_staging.bytes() + recv_staging.bytes(); }
+    SharedBuffer recv_buffers, returned, send_staging, recv_staging;
+    int64_t bytes() const {
+      return recv_buffers.bytes() + returned.bytes() + send_staging.bytes() + recv_staging.bytes();
+    }
   };
   Shared& shared() { return shared_; }
 

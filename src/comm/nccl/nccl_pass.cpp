@@ -35,11 +35,11 @@ std::shared_ptr<cuda::DeviceBuffer> memory_of(SharedBuffer* shared, size_t bytes
 
 }  // namespace
 
-NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots, SharedBuffer* shared)
+NcclRecvBuffer::NcclRecvBuffer(const std::vector<RecvTensor>& tensors, int num_slots, SharedBuffer* shared)
     : num_tensors_(tensors.size()), slots_(num_slots) {
   std::vector<size_t> offsets;
   size_t slot_bytes = 0;
-  for (const LandingTensor& tensor : tensors) {
+  for (const RecvTensor& tensor : tensors) {
     const int64_t row_bytes = int64_t{tensor.heads} * tensor.dim * static_cast<int64_t>(size_of(tensor.dtype));
     offsets.push_back(slot_bytes);
     slot_bytes += static_cast<size_t>(round_up(tensor.rows * row_bytes, kLandingAlignment));
@@ -56,11 +56,11 @@ NcclLanding::NcclLanding(const std::vector<LandingTensor>& tensors, int num_slot
   device_addresses_ = cuda::DeviceBuffer::copy_of(addresses_);
 }
 
-std::span<char* const> NcclLanding::tensors(int slot) const {
+std::span<char* const> NcclRecvBuffer::tensors(int slot) const {
   return std::span(addresses_).subspan(static_cast<size_t>(slot) * num_tensors_, num_tensors_);
 }
 
-char* const* NcclLanding::device_tensors(int slot) const {
+char* const* NcclRecvBuffer::device_tensors(int slot) const {
   return device_addresses_.as<char*>() + static_cast<size_t>(slot) * num_tensors_;
 }
 
@@ -68,16 +68,16 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
     : group_(std::move(group)), spec_(spec), number_(group_->state().add_pass(spec.label)), epoch_(spec) {
   const Caller caller{group_->state().rank(), group_->state().size()};
   layout_ = make_pass_layout(caller, spec_);
-  if (spec_.landing_of != nullptr) {
-    landing_ = static_cast<const NcclPass&>(*spec_.landing_of).landing_;
+  if (spec_.recv_buffers_of != nullptr) {
+    recv_buffers_ = static_cast<const NcclPass&>(*spec_.recv_buffers_of).recv_buffers_;
   } else {
-    landing_ = std::make_shared<NcclLanding>(spec_.landing, spec_.num_slots,
-                                             shares_memory() ? &group_->shared().landing : nullptr);
+    recv_buffers_ = std::make_shared<NcclRecvBuffer>(spec_.recv_buffers, spec_.num_slots,
+                                                     shares_memory() ? &group_->shared().recv_buffers : nullptr);
   }
   casts_ = upload_stages(cast_messages(caller, spec_));
   reduces_ = upload_stages(return_messages(caller, spec_, layout_));
   take_staging();
-  const std::vector<int64_t> row_bytes = landing_row_bytes(spec_);
+  const std::vector<int64_t> row_bytes = recv_row_bytes(spec_);
   std::vector<Chunk> own_chunks;
   for (size_t t = 0; t < row_bytes.size(); ++t) {
     for (const LocalKvRange& rows : spec_.own_rows) {
@@ -117,7 +117,7 @@ void NcclPass::take_staging() {
 }
 
 int64_t NcclPass::own_bytes() const {
-  int64_t bytes = spec_.landing_of == nullptr ? landing_->own_bytes() : 0;
+  int64_t bytes = spec_.recv_buffers_of == nullptr ? recv_buffers_->own_bytes() : 0;
   if (shares_memory()) return bytes;
   for (const auto& buffer : {send_staging_, recv_staging_, returned_}) bytes += static_cast<int64_t>(buffer->bytes());
   return bytes;
@@ -144,14 +144,14 @@ int NcclPass::begin(std::span<const ConstTensorView> own, void* stream) {
   if (!own.empty()) check_sources(spec_, own, layout_.own_source_rows);
   epoch_.begin();
   try {
-    slot_ = landing_->slots().take(spec_.label);
+    slot_ = recv_buffers_->slots().take(spec_.label);
   } catch (...) {
     epoch_.cancel();
     throw;
   }
   open();
   if (!own.empty()) {
-    MoveParams params = move_params(own_chunks_, num_own_chunks_, landing_->device_tensors(slot_));
+    MoveParams params = move_params(own_chunks_, num_own_chunks_, recv_buffers_->device_tensors(slot_));
     for (size_t t = 0; t < own.size(); ++t) params.sources[t] = own[t].data;
     launch_move(params, kPackBlocks, cuda::as_stream(stream));
   }
@@ -162,7 +162,7 @@ int NcclPass::begin_kept(KeptSlot kept, void*) {
   group_->state().check();
   epoch_.begin();
   try {
-    landing_->slots().take_kept(kept.slot, spec_.label);
+    recv_buffers_->slots().take_kept(kept.slot, spec_.label);
   } catch (...) {
     epoch_.cancel();
     throw;
@@ -172,11 +172,11 @@ int NcclPass::begin_kept(KeptSlot kept, void*) {
   return slot_;
 }
 
-TensorView NcclPass::landing(int tensor, int slot) const {
-  require(tensor >= 0 && tensor < std::ssize(spec_.landing) && slot >= 0 && slot < num_slots(),
+TensorView NcclPass::recv_buffers(int tensor, int slot) const {
+  require(tensor >= 0 && tensor < std::ssize(spec_.recv_buffers) && slot >= 0 && slot < num_slots(),
           "landing '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
-  const LandingTensor& shape = spec_.landing[static_cast<size_t>(tensor)];
-  void* data = landing_->tensors(slot)[static_cast<size_t>(tensor)];
+  const RecvTensor& shape = spec_.recv_buffers[static_cast<size_t>(tensor)];
+  void* data = recv_buffers_->tensors(slot)[static_cast<size_t>(tensor)];
   return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};
 }
 
@@ -216,26 +216,26 @@ void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* s
   epoch_.require_open("cast");
   check_sources(spec_, sources, layout_.min_source_rows(stage));
   epoch_.cast(stage);
-  transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kArrival, stage, sources, landing_->tensors(slot_),
-           landing_->device_tensors(slot_), cuda::as_stream(stream));
+  transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kArrival, stage, sources, recv_buffers_->tensors(slot_),
+           recv_buffers_->device_tensors(slot_), cuda::as_stream(stream));
 }
 
-void NcclPass::wait_cast(int stage, void* stream) {
-  epoch_.wait_cast(stage);
+void NcclPass::wait_group_cast(int stage, void* stream) {
+  epoch_.wait_group_cast(stage);
   const Stage& transfers = casts_[static_cast<size_t>(stage)];
   if (transfers.messages.recvs.empty()) return;
   cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
 }
 
-void NcclPass::wait_sent(int stage, void* stream) {
-  epoch_.wait_sent(stage);
+void NcclPass::wait_send(int stage, void* stream) {
+  epoch_.wait_send(stage);
   const Stage& transfers = casts_[static_cast<size_t>(stage)];
   if (transfers.messages.sends.empty()) return;
   cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), transfers.done.get(), 0), "cudaStreamWaitEvent");
 }
 
 void NcclPass::wait_started(int stage, void* stream) {
-  epoch_.wait_cast(stage);
+  epoch_.wait_group_cast(stage);
   const StageMessages& messages = casts_[static_cast<size_t>(stage)].messages;
   if (messages.sends.empty() && messages.recvs.empty()) return;
   cuda::check(cudaStreamWaitEvent(cuda::as_stream(stream), casts_[static_cast<size_t>(stage)].started.get(), 0),
@@ -282,18 +282,18 @@ void NcclPass::close(cudaStream_t stream) {
 
 void NcclPass::end(void* stream) {
   close(cuda::as_stream(stream));
-  landing_->slots().give_back(slot_);
+  recv_buffers_->slots().give_back(slot_);
 }
 
 KeptSlot NcclPass::end_kept(void* stream) {
   close(cuda::as_stream(stream));
-  landing_->slots().keep(slot_);
+  recv_buffers_->slots().keep(slot_);
   return {slot_};
 }
 
 void NcclPass::drop_kept(KeptSlot kept) {
-  landing_->slots().take_kept(kept.slot, spec_.label);
-  landing_->slots().give_back(kept.slot);
+  recv_buffers_->slots().take_kept(kept.slot, spec_.label);
+  recv_buffers_->slots().give_back(kept.slot);
 }
 
 }  // namespace tangram::comm

@@ -16,10 +16,10 @@ namespace tangram::comm {
 
 /// Landing buffers of some passes. Nobody writes there but this rank's own receives, in stream order: slots need no
 /// credits.
-class NcclLanding {
+class NcclRecvBuffer {
  public:
   /// In `shared`, all slots in one place, or, if that is null, in memory of its own.
-  NcclLanding(const std::vector<LandingTensor>& tensors, int num_slots, SharedBuffer* shared);
+  NcclRecvBuffer(const std::vector<RecvTensor>& tensors, int num_slots, SharedBuffer* shared);
 
   SlotPool& slots() { return slots_; }
   int num_slots() const { return slots_.size(); }
@@ -47,12 +47,12 @@ class NcclPass final : public DevicePass {
   using DevicePass::begin;
   int begin(std::span<const ConstTensorView> own, void* stream) override;
   int begin_kept(KeptSlot kept, void* stream) override;
-  TensorView landing(int tensor, int slot) const override;
-  int num_slots() const override { return landing_->num_slots(); }
+  TensorView recv_buffers(int tensor, int slot) const override;
+  int num_slots() const override { return recv_buffers_->num_slots(); }
   int64_t own_bytes() const override;
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
-  void wait_cast(int stage, void* stream) override;
-  void wait_sent(int stage, void* stream) override;
+  void wait_group_cast(int stage, void* stream) override;
+  void wait_send(int stage, void* stream) override;
   void give(int stage, void*) override { epoch_.give(stage); }
   void wait_started(int stage, void* stream) override;
   int transfer_sms() const override { return group_->max_ctas(); }
@@ -67,8 +67,8 @@ class NcclPass final : public DevicePass {
   void drop_kept(KeptSlot kept) override;
 
   int number() const { return number_; }
-  bool shares_landing(const NcclGroup& group, const std::vector<LandingTensor>& landing) const {
-    return &group == group_.get() && landing == spec_.landing;
+  bool shares_landing(const NcclGroup& group, const std::vector<RecvTensor>& recv_buffers) const {
+    return &group == group_.get() && recv_buffers == spec_.recv_buffers;
   }
 
  private:
@@ -95,7 +95,7 @@ class NcclPass final : public DevicePass {
   const int number_;
   PassLayout layout_;
   EpochState epoch_;
-  std::shared_ptr<NcclLanding> landing_;
+  std::shared_ptr<NcclRecvBuffer> recv_buffers_;
   std::vector<Stage> casts_;
   std::vector<Stage> reduces_;
   std::shared_ptr<cuda::DeviceBuffer> send_staging_, recv_staging_;  // of one stage at a time, in stream order

@@ -64,9 +64,9 @@ class Rendezvous {
     const std::string_view address = config_.address;
     if (config_.size == 1) return std::move(peers_);
     if (address.starts_with("unix:")) {
-      meet_in_folder(std::string(address.substr(5)));
+      rendezvous_folder(std::string(address.substr(5)));
     } else if (const size_t colon = address.rfind(':'); address.starts_with("tcp:") && colon > 4) {
-      meet_by_tcp(tcp_address(std::string(address.substr(4, colon - 4)), std::string(address.substr(colon + 1))));
+      rendezvous_tcp(tcp_address(std::string(address.substr(4, colon - 4)), std::string(address.substr(colon + 1))));
     } else {
       require(false, "SocketGroup: address must be unix:FOLDER or tcp:HOST:PORT (got {})", address);
     }
@@ -74,7 +74,7 @@ class Rendezvous {
   }
 
  private:
-  void meet_in_folder(const std::string& given) {
+  void rendezvous_folder(const std::string& given) {
     // The system takes short paths only, but a folder may lie deep: then it is reached by a descriptor.
     UniqueFd opened;
     std::string folder = given;
@@ -94,7 +94,7 @@ class Rendezvous {
     ::unlink(path(config_.rank).c_str());
   }
 
-  void meet_by_tcp(const Address& root) {
+  void rendezvous_tcp(const Address& root) {
     if (config_.rank == 0) {
       const UniqueFd listener = listen_at(root);
       std::vector<TableEntry> table(static_cast<size_t>(config_.size));

@@ -30,15 +30,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// A folder of its own for the ranks to meet in, removed with everything in it.
-class MeetingPlace {
+class RendezvousAddress {
  public:
-  MeetingPlace() : path_((std::filesystem::temp_directory_path() / "tangram-XXXXXX").string()) {
+  RendezvousAddress() : path_((std::filesystem::temp_directory_path() / "tangram-XXXXXX").string()) {
     if (mkdtemp(path_.data()) == nullptr) {
       throw CommError(
           fmt::format("run_forked_ranks: must be able to make the folder {} (got {})", path_, std::strerror(errno)));
     }
   }
-  ~MeetingPlace() {
+  ~RendezvousAddress() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
@@ -145,7 +145,7 @@ int run_rank(const SocketGroupConfig& config, const std::function<int(Communicat
 int run_forked_ranks(int size, const std::function<int(Communicator&)>& rank_main,
                      const std::function<int(const std::exception&)>& on_error, double timeout_s) {
   require(size >= 1, "run_forked_ranks: size must be positive (got {})", size);
-  const MeetingPlace meeting_place;
+  const RendezvousAddress meeting_place;
   std::fflush(nullptr);  // or each rank would print again what is buffered
   const pid_t parent = getpid();
   EndTimes end_times(size);

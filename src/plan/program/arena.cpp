@@ -54,7 +54,8 @@ ArenaLayout lay_out_arena(const Program& program) {
   ArenaLayout layout;
   const bool by_region = lands_by_region(program);
   for (const Region& region : program.regions) {
-    if (region.memory == Memory::kArena && by_region) layout.landing.push_back(static_cast<int>(layout.offsets.size()));
+    if (region.memory == Memory::kArena && by_region)
+      layout.recv_buffers.push_back(static_cast<int>(layout.offsets.size()));
     if (region.memory == Memory::kStored || region.memory == Memory::kReturned) {
       layout.offsets.push_back(-1);
       continue;

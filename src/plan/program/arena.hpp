@@ -32,7 +32,7 @@ struct ArenaLayout {
   std::vector<Stage> stages;
   std::vector<Exchange> casts;  ///< by stage; within one arena in its units on both sides, ascending
   std::vector<Exchange> returns;
-  std::vector<int> landing;  ///< regions that are landing tensors of their own; none: one arena
+  std::vector<int> recv_buffers;  ///< regions that are landing tensors of their own; none: one arena
 };
 
 /// Regions one after the other, aligned to 256 bytes. Rows of all items must be multiples of kArenaUnit bytes.

@@ -86,8 +86,8 @@ void KvWriter::add_casts(const std::vector<Stage>& stages, bool kept) {
   rows_ = buffer_->rows();
   casts_.push_back(-1);
   for (size_t s = 1; s + (kept ? 1 : 0) < stages.size(); ++s) {
-    casts_.push_back(add_pair_cast(writer_, borrowed(stages[s].exchange), given_.keys, buffer_->landing(), "kv stage",
-                                   {{}, false, static_cast<int>(s)}));
+    casts_.push_back(add_pair_cast(writer_, borrowed(stages[s].exchange), given_.keys, buffer_->recv_buffers(),
+                                   "kv stage", {{}, false, static_cast<int>(s)}));
   }
 }
 

@@ -7,7 +7,7 @@
 // Rows of the shard are taken by groups of heads, one group after the other, as the tables count them.
 //
 // On streams casts read the arena alone and do not add: what other ranks fetch is copied there, and parts that come
-// back land in rows of their own (LandingRows), which the owner joins at the end.
+// back land in rows of their own (RecvBufferRows), which the owner joins at the end.
 #include <limits>
 #include <utility>
 
@@ -31,7 +31,7 @@ Program MovementWriter::forward() {
   PartialRef sent = fetched, others;  // others: what other ranks compute for rows of this one
   if (on_stream()) {
     if (!sends_columns_as_they_are()) sent.lse = arena_floats(fetched_rows());
-    others = {arena(DType::kFloat32, landing_.most_rows, given_.out), arena_floats(landing_.most_rows)};
+    others = {arena(DType::kFloat32, recv_buffers_.most_rows, given_.out), arena_floats(recv_buffers_.most_rows)};
   } else {
     const int64_t rows = lends_q_ ? own_rows : 0;
     others = {work(DType::kFloat32, rows, given_.out), work(DType::kFloat32, rows, given_.lse)};
@@ -128,7 +128,7 @@ Program MovementWriter::backward(bool kept) {
     sent_dq = sendable(travel, fetched_rows(), given_.dq);
   }
   if (on_stream()) {
-    dq_of_others = arena(travel, landing_.most_rows, given_.dq);
+    dq_of_others = arena(travel, recv_buffers_.most_rows, given_.dq);
   } else {
     dq_of_others = work(travel, lends_q_ ? own_rows : 0, given_.dq);
     if (lends_q_) writer_.zero(dq_of_others);
@@ -143,7 +143,7 @@ Program MovementWriter::backward(bool kept) {
             key_heads_,
             travel,
             moves_kv_,
-            landing_rows(pass_, self_, &MovementStage::kv, shard_rows),
+            recv_buffer_rows(pass_, self_, &MovementStage::kv, shard_rows),
             arena_rows([](const MovementRank& rank) { return rank.kv_rows; })};
   };
   KeyGradients grads = key_gradients();

@@ -50,8 +50,8 @@ KeyBuffer::KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype
                      std::optional<int64_t> arena_rows)
     : layout_(layout), shard_serves_(!of_its_own && layout.shard_could_serve()) {
   const int64_t needed = shard_serves_ ? 0 : layout.rows;
-  landing_ = arena_pair(writer, dtype, arena_rows.value_or(needed), like);
-  rows_ = slice(landing_, {0, needed});
+  recv_buffers_ = arena_pair(writer, dtype, arena_rows.value_or(needed), like);
+  rows_ = slice(recv_buffers_, {0, needed});
 }
 
 void KeyBuffer::fill(ProgramWriter& writer, const PairRef& shard) {
@@ -76,16 +76,16 @@ KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const
 }
 
 KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel,
-                           bool moves, LandingRows landing, int64_t arena_rows)
-    : layout_(layout), landing_(std::move(landing.casts)), has_owned_(landing.rows > 0) {
+                           bool moves, RecvBufferRows recv_buffers, int64_t arena_rows)
+    : layout_(layout), recv_buffers_(std::move(recv_buffers.casts)), has_owned_(recv_buffers.rows > 0) {
   if (moves) {
     sent_ = arena_pair(writer, travel, arena_rows, like);
-    owned_ = arena_pair(writer, travel, landing.most_rows, like);
+    owned_ = arena_pair(writer, travel, recv_buffers.most_rows, like);
   }
   computed_ = moves && travel == DType::kFloat32 ? slice(sent_, {0, layout.rows})
                                                  : work_pair(writer, DType::kFloat32, layout.rows, like);
   zero(writer, computed_);
-  if (has_owned_) owned_rows_ = writer.add_lists(std::move(landing.of_shard_row));
+  if (has_owned_) owned_rows_ = writer.add_lists(std::move(recv_buffers.of_shard_row));
 }
 
 void KeyGradients::send_back(ProgramWriter& writer, const Exchange& exchange, size_t stage) {
@@ -96,13 +96,13 @@ void KeyGradients::send_back(ProgramWriter& writer, const Exchange& exchange, si
     writer.begin_step(stage);
     writer.sum_rows(std::move(copies));
   }
-  const bool lands = !landing_.empty();
-  writer.cast(add_pair_cast(writer, lands ? shared(landing_[stage]) : borrowed(exchange), sent_, owned_, "dkv stage",
-                            {{}, true, static_cast<int>(stage), !lands}));
+  const bool lands = !recv_buffers_.empty();
+  writer.cast(add_pair_cast(writer, lands ? shared(recv_buffers_[stage]) : borrowed(exchange), sent_, owned_,
+                            "dkv stage", {{}, true, static_cast<int>(stage), !lands}));
 }
 
 void KeyGradients::finish(ProgramWriter& writer, const PairRef& shard_grads, int head_groups) {
-  const bool lands = !landing_.empty();
+  const bool lands = !recv_buffers_.empty();
   std::vector<RowSumOp> sums;
   // `local`: what this rank's queries contributed, or nothing.
   const auto write = [&](const PairRef& local, Range rows, const PairRef& result) {

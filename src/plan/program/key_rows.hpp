@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "plan/program/landing_rows.hpp"
+#include "plan/program/recv_buffer_rows.hpp"
 #include "plan/program/rows.hpp"
 
 namespace tangram {
@@ -57,12 +57,12 @@ class KeyBuffer {
   /// What attention reads, once filled.
   const PairRef& rows() const { return rows_; }
   /// Where remote rows land; empty where the shard serves.
-  const PairRef& landing() const { return landing_; }
+  const PairRef& recv_buffers() const { return recv_buffers_; }
 
  private:
   const KeyLayout& layout_;
   bool shard_serves_;
-  PairRef rows_, landing_;
+  PairRef rows_, recv_buffers_;
 };
 
 /// Gradients of the rows of a buffer, in float32; those of remote rows travel to their owners in `travel`.
@@ -73,7 +73,7 @@ class KeyGradients {
                int64_t owned_rows);
   /// For casts that do not add: what comes lands in rows of its own. `arena_rows`: the most rows of a buffer.
   KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel, bool moves,
-               LandingRows landing, int64_t arena_rows);
+               RecvBufferRows recv_buffers, int64_t arena_rows);
 
   const PairRef& computed() const { return computed_; }
   /// Lets the call add to dk and dv.
@@ -91,9 +91,9 @@ class KeyGradients {
  private:
   const KeyLayout& layout_;
   PairRef computed_;
-  PairRef sent_;                   // the same in `travel`
-  PairRef owned_;                  // what others have added to gradients of the shard, or where their parts land
-  std::vector<Exchange> landing_;  // by stage, where casts do not add
+  PairRef sent_;                        // the same in `travel`
+  PairRef owned_;                       // what others have added to gradients of the shard, or where their parts land
+  std::vector<Exchange> recv_buffers_;  // by stage, where casts do not add
   RowListsRef owned_rows_;
   bool has_owned_ = false;
 };

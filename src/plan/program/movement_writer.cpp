@@ -115,8 +115,8 @@ void MovementWriter::add_casts(const std::vector<std::pair<TensorRef, TensorRef>
     }
     if (steps_[s].moves_kv && with_keys) {
       const auto exchange = borrowed(rank_.stages[s].kv);
-      cast.items.push_back({exchange, keys_[0].sent, buffer_->landing().k, "kv stage"});
-      cast.items.push_back({exchange, keys_[1].sent, buffer_->landing().v, "kv stage"});
+      cast.items.push_back({exchange, keys_[0].sent, buffer_->recv_buffers().k, "kv stage"});
+      cast.items.push_back({exchange, keys_[1].sent, buffer_->recv_buffers().v, "kv stage"});
     }
     casts_.push_back(cast.items.empty() ? -1 : writer_.add_cast(std::move(cast)));
   }
@@ -128,7 +128,7 @@ void MovementWriter::add_casts(const std::vector<std::pair<TensorRef, TensorRef>
 
 Cast MovementWriter::return_cast(size_t stage, const std::vector<std::pair<TensorRef, TensorRef>>& tensors,
                                  const char* label) const {
-  const auto exchange = on_stream() ? shared(landing_.casts[stage]) : borrowed(rank_.stages[stage].q);
+  const auto exchange = on_stream() ? shared(recv_buffers_.casts[stage]) : borrowed(rank_.stages[stage].q);
   Cast cast{{}, true, static_cast<int>(stage), !on_stream()};
   for (const auto& [source, target] : tensors) cast.items.push_back({exchange, source, target, label});
   return cast;
@@ -152,7 +152,7 @@ void MovementWriter::make_maxima() {
 }
 
 void MovementWriter::find_landing_rows() {
-  if (on_stream()) landing_ = landing_rows(pass_, self_, &MovementStage::q, groups_ * given_.q.rows);
+  if (on_stream()) recv_buffers_ = recv_buffer_rows(pass_, self_, &MovementStage::q, groups_ * given_.q.rows);
 }
 
 }  // namespace tangram

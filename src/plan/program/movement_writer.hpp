@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "plan/program/key_rows.hpp"
-#include "plan/program/landing_rows.hpp"
 #include "plan/program/movement_calls.hpp"
+#include "plan/program/recv_buffer_rows.hpp"
 
 namespace tangram {
 
@@ -151,7 +151,7 @@ class MovementWriter {
   /// Where parts for this rank's rows land, on streams.
   void find_landing_rows();
   RowListsRef add_lists() {
-    return landing_.rows > 0 ? writer_.add_lists(std::move(landing_.of_shard_row)) : RowListsRef{};
+    return recv_buffers_.rows > 0 ? writer_.add_lists(std::move(recv_buffers_.of_shard_row)) : RowListsRef{};
   }
 
   const Plan& plan_;
@@ -174,7 +174,7 @@ class MovementWriter {
   TensorRef fetched_q_;
   Operand keys_[2];  // k and v
   std::optional<KeyBuffer> buffer_;
-  LandingRows landing_;           // of results of queries
+  RecvBufferRows recv_buffers_;   // of results of queries
   std::vector<int> casts_;        // by stage; -1: nothing comes
   std::vector<FloatRef> maxima_;  // by group: a row for the own queries, and one for each call of others'
   std::vector<int64_t> num_maxima_;

@@ -34,8 +34,8 @@ std::set<int> regions_of_floats(const Program& program) {
 }
 
 void require_settled(const Cells::Cell& cell) {
-  if (cell.landing >= 0) {
-    throw ProgramFault{fmt::format("uses rows that cast {} brings, which was not waited for", cell.landing)};
+  if (cell.recv_buffers >= 0) {
+    throw ProgramFault{fmt::format("uses rows that cast {} brings, which was not waited for", cell.recv_buffers)};
   }
   if (cell.adders > 0) throw ProgramFault{"uses rows to which a cast under way adds"};
 }
@@ -173,11 +173,11 @@ void ShadowMemory::for_each(const TensorRef& ref, Range rows, const Visit& visit
 
 void ShadowMemory::expect(const TensorRef& target, Range rows, int cast) {
   for_each(target, rows, [&](Cells::Cell& cell) {
-    if (cell.landing >= 0) {
-      throw ProgramFault{fmt::format("casts {} and {} both bring a row", cell.landing, cast)};
+    if (cell.recv_buffers >= 0) {
+      throw ProgramFault{fmt::format("casts {} and {} both bring a row", cell.recv_buffers, cast)};
     }
     if (cell.readers > 0) throw ProgramFault{"lets a cast write what another one still reads"};
-    cell.landing = cast;
+    cell.recv_buffers = cast;
   });
 }
 

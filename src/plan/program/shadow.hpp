@@ -38,9 +38,9 @@ struct Cells {
   struct Cell {
     Element value;
     bool written = false;
-    int landing = -1;  ///< the cast that is to write it, not yet waited for
-    int readers = 0;   ///< casts under way that read it
-    int adders = 0;    ///< casts under way that add to it
+    int recv_buffers = -1;  ///< the cast that is to write it, not yet waited for
+    int readers = 0;        ///< casts under way that read it
+    int adders = 0;         ///< casts under way that add to it
   };
   std::vector<Cell> cells;
   int64_t columns = 1;

@@ -40,8 +40,9 @@ Exchange exchange_of_rank(const Plan& plan, int rank) {
   for (int peer = 0; peer < plan.cp_size(); ++peer) {
     for (const KvSegment& segment : joined_segments(plan.ranks[static_cast<size_t>(peer)])) {
       const int64_t rows = segment.global.size();
-      const Range landing{segment.row, segment.row + rows}, owned{segment.owner_row, segment.owner_row + rows};
-      if (peer == rank && segment.owner != rank) exchange.recvs.push_back({segment.owner, landing, segment.owner_row});
+      const Range recv_buffers{segment.row, segment.row + rows}, owned{segment.owner_row, segment.owner_row + rows};
+      if (peer == rank && segment.owner != rank)
+        exchange.recvs.push_back({segment.owner, recv_buffers, segment.owner_row});
       if (peer != rank && segment.owner == rank) exchange.sends.push_back({peer, owned, segment.row});
     }
   }
@@ -121,7 +122,7 @@ RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
   BufferedTables& moves = tables.moves;
   moves.own_rows = to_copy(own, tables.elsewhere, std::max<int64_t>(border, 0));
   moves.exchange = exchange_of_rank(plan, rank);
-  moves.landing_rows = of.kv_rows;
+  moves.recv_buffer_rows = of.kv_rows;
   moves.return_begin = return_begins(plan, rank);
   std::vector<Range> sent;
   for (const RowCopy& copy : moves.exchange.sends) sent.push_back(copy.rows);
@@ -150,7 +151,7 @@ void write_places(const Plan& plan, int rank, const BufferedTables& tables, std:
     set_places(places, copy.rows, dkv_scatter_target(kFirstOtherTensor + static_cast<uint32_t>(copy.peer), row));
     row += copy.rows.size();
   }
-  for (int64_t row = tables.landing_rows; row < std::ssize(places); ++row) {
+  for (int64_t row = tables.recv_buffer_rows; row < std::ssize(places); ++row) {
     places[static_cast<size_t>(row)] = dkv_scatter_target(kOwnTensor, shard_rows + row % kUnusedRows);
   }
 }

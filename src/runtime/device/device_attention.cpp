@@ -173,9 +173,9 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
 /// Where peers push, a step between ranks hides that they tell each other; else ranks move in step anyhow.
 int steps_apart(const DeviceCommunicator& communicator) {
   switch (communicator.kernel_transfers().landing_reuse) {
-    case LandingReuse::kNone: return -1;
-    case LandingReuse::kInOrder: return 0;
-    case LandingReuse::kByCredit: return 1;
+    case RecvBufferReuse::kNone: return -1;
+    case RecvBufferReuse::kInOrder: return 0;
+    case RecvBufferReuse::kByCredit: return 1;
   }
   return -1;
 }
@@ -239,7 +239,7 @@ class DeviceAttention final : public PlanExecutor {
             cuda::kScratchAlignment, given.bytes, given.data);
     program_.compare(args);
     try {
-      const SharedFacts shared(communicator_, facts_of(base_.facts, *base_.plan, args));
+      const SharedFingerprint shared(communicator_, facts_of(base_.facts, *base_.plan, args));
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
         lease.emplace(communicator_.workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));

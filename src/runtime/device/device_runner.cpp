@@ -32,10 +32,10 @@ class DeviceRunner final : public ProgramRunner {
     void* base = run_.work;
     if (program_.regions[index].memory == Memory::kArena) {
       base = run_.arena;
-      if (!run_.landing.empty() && layout.landing.empty()) base = run_.landing.front().data;
-      const auto own = std::find(layout.landing.begin(), layout.landing.end(), region);
-      if (!run_.landing.empty() && own != layout.landing.end()) {
-        return run_.landing[static_cast<size_t>(own - layout.landing.begin())].data;
+      if (!run_.recv_buffers.empty() && layout.recv_buffers.empty()) base = run_.recv_buffers.front().data;
+      const auto own = std::find(layout.recv_buffers.begin(), layout.recv_buffers.end(), region);
+      if (!run_.recv_buffers.empty() && own != layout.recv_buffers.end()) {
+        return run_.recv_buffers[static_cast<size_t>(own - layout.recv_buffers.begin())].data;
       }
     }
     return static_cast<char*>(base) + layout.offsets[index];
@@ -63,18 +63,18 @@ class DeviceRunner final : public ProgramRunner {
       run_.pass->signal_returned(stage, stream_);
     } else if (returns) {
       run_.pass->reduce(stage, sources_of(items), stream_);
-    } else if (layout.landing.empty()) {
-      const ConstTensorView arena = run_.landing.front();
+    } else if (layout.recv_buffers.empty()) {
+      const ConstTensorView arena = run_.recv_buffers.front();
       run_.pass->cast(stage, {&arena, 1}, stream_);
     } else {
       run_.pass->cast(stage, sources_of(items), stream_);
     }
-    if (!run_.overlaps && !returns) run_.pass->wait_cast(stage, stream_);
+    if (!run_.overlaps && !returns) run_.pass->wait_group_cast(stage, stream_);
   }
   void wait(int number) override {
-    if (run_.overlaps) run_.pass->wait_cast(stage_of(number), stream_);
+    if (run_.overlaps) run_.pass->wait_group_cast(stage_of(number), stream_);
   }
-  void wait_sent(int number) override { run_.pass->wait_sent(stage_of(number), stream_); }
+  void wait_send(int number) override { run_.pass->wait_send(stage_of(number), stream_); }
   void give(int number) override { run_.pass->give(stage_of(number), stream_); }
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
     prepare(op, call);
@@ -219,13 +219,13 @@ DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {
   spec.label = label;
   spec.casts = layout.casts;
   spec.reduces = layout.returns;
-  for (const int number : layout.landing) {
+  for (const int number : layout.recv_buffers) {
     const Region& region = program.regions[static_cast<size_t>(number)];
-    spec.landing.push_back({region.rows, region.heads, region.dim, region.dtype});
+    spec.recv_buffers.push_back({region.rows, region.heads, region.dim, region.dtype});
   }
   if (!program.ops.empty() && std::holds_alternative<OpenOp>(program.ops.front())) {
     for (const RowSumOp& own : std::get<OpenOp>(program.ops.front()).own) {
-      if (own.result.region != layout.landing.front()) continue;  // the others copy the same rows
+      if (own.result.region != layout.recv_buffers.front()) continue;  // the others copy the same rows
       const int64_t first = own.result.first_row;
       spec.own_rows.push_back({{first, first + own.result.rows}, own.source.first_row});
     }
@@ -268,7 +268,7 @@ std::vector<ConstTensorView> opening_sources(const Program& program, const Progr
 }
 
 DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_t arena_bytes) {
-  if (!program.layout.landing.empty() || !program.layout.returns.empty()) return spec_by_region(program, label);
+  if (!program.layout.recv_buffers.empty() || !program.layout.returns.empty()) return spec_by_region(program, label);
   DevicePassSpec spec;
   spec.label = label;
   spec.casts = program.layout.casts;
@@ -277,7 +277,7 @@ DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_
   }
   spec.reuses_sources = std::any_of(program.program.ops.begin(), program.program.ops.end(),
                                     [](const Op& op) { return std::holds_alternative<SentOp>(op); });
-  spec.landing = {{.rows = arena_bytes / kArenaUnit, .heads = 1, .dim = kFloatsInUnit, .dtype = DType::kFloat32}};
+  spec.recv_buffers = {{.rows = arena_bytes / kArenaUnit, .heads = 1, .dim = kFloatsInUnit, .dtype = DType::kFloat32}};
   return spec;
 }
 

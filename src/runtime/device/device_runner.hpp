@@ -36,8 +36,9 @@ struct DeviceRun {
   std::span<const DeviceRowLists> row_lists;  ///< of the program
   const ProgramRunner::Masks& masks;
   const ProgramArguments& arguments;
-  std::vector<TensorView> landing;  ///< tensors of the open epoch: the arena, or one for each of ArenaLayout::landing
-  void* arena = nullptr;            ///< where the arena lies that is no landing tensor
+  std::vector<TensorView>
+      recv_buffers;       ///< tensors of the open epoch: the arena, or one for each of ArenaLayout::landing
+  void* arena = nullptr;  ///< where the arena lies that is no landing tensor
   void* work = nullptr;
   AttnWorkspace attention;     ///< of one attention call at a time
   DevicePass* pass = nullptr;  ///< with its epoch open; null where nothing is cast

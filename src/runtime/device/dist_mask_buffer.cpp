@@ -83,7 +83,7 @@ class DistMaskBuffer::Impl {
       const RankPlan& own = plan->ranks[static_cast<size_t>(base_.rank)];
       backend_.set_mask(*mask_, own.slices, own.kv_rows, stream);
     };
-    CallFacts facts;
+    CallFingerprint facts;
     if (agreement != nullptr) {
       check_for_all(*agreement, prepare);
       facts = facts_of(*plan);
@@ -94,7 +94,7 @@ class DistMaskBuffer::Impl {
       agree_on_plan(control, facts);
     }
     require(refused.empty(), "{}", refused);
-    const SharedFacts shared(communicator_, facts);
+    const SharedFingerprint shared(communicator_, facts);
     pass_->set(tables.moves, [&](std::byte* to) { write_user(*plan, tables, to); }, stream);
     base_.plan = std::move(plan);
     base_.shape = rank_shape(*base_.plan, base_.rank);
@@ -206,7 +206,7 @@ class DistMaskBuffer::Impl {
     BufferedPassSpec spec;
     spec.label = "a mask buffer";
     for (const int dim : {heads.head_dim, heads.head_dim_v}) {
-      spec.landing.push_back({capacity_.kv_rows, heads.num_heads_kv, dim, heads.dtype});
+      spec.recv_buffers.push_back({capacity_.kv_rows, heads.num_heads_kv, dim, heads.dtype});
       if (capacity_.passes == AttnPasses::kForward) continue;
       spec.returns.push_back({.partial_rows = capacity_.kv_rows,
                               .owned_rows = shape_.k_rows,
@@ -249,7 +249,7 @@ class DistMaskBuffer::Impl {
   void run(const Args& args, const Body& body) {
     try {
       // Facts of the plan stand in the tables: those of a graph that is captured now are of all plans.
-      const SharedFacts shared(communicator_, facts_of(CallFacts(), *base_.plan, args));
+      const SharedFingerprint shared(communicator_, facts_of(CallFingerprint(), *base_.plan, args));
       body();
     } catch (const std::exception& error) {
       // Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.
@@ -260,8 +260,8 @@ class DistMaskBuffer::Impl {
 
   template <class Call, class Args>
   void give_keys(Call& call, AttnPass pass, const Args& args) const {
-    call.k = pass_->landing(pass, 0);
-    call.v = pass_->landing(pass, 1);
+    call.k = pass_->recv_buffers(pass, 0);
+    call.v = pass_->recv_buffers(pass, 1);
     call.options = args.options;
     if (table_bytes_ == 0) return;
     call.k_local = args.k;

@@ -25,7 +25,7 @@ constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
 std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProgram& written) {
   auto rows = std::make_shared<AgreedRows>();
   for (const RankPlan& rank : plan.ranks) {
-    rows->landing.push_back(rank.kv_rows);
+    rows->recv_buffers.push_back(rank.kv_rows);
     std::vector<int64_t>& begins = rows->return_begin.emplace_back();
     int64_t begin = 0;
     for (size_t cast = 0; cast < written.layout.stages.size(); ++cast) {
@@ -150,7 +150,7 @@ void ProgramAttention::prepare_passes() {
     // One pass at a time is open, so all may land in the same memory.
     const auto forward = passes_.find(Kind::kForward);
     if (kind == Kind::kForward) spec.num_slots = 2 + (keeps() ? options_.max_kept : 0);
-    if (forward != passes_.end()) spec.landing_of = forward->second;
+    if (forward != passes_.end()) spec.recv_buffers_of = forward->second;
     passes_[kind] = communicator_.prepare_pass(spec);
     if (kind != Kind::kForward) {
       auto places =

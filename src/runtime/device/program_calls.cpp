@@ -152,15 +152,15 @@ void ProgramAttention::run(Kind kind, const DeviceProgram& program, const Progra
   char* const memory = static_cast<char*>(workspace.data);
   AttnWorkspace attention;
   if (attention_bytes > 0) attention = {memory + work_bytes_, attention_bytes};
-  std::vector<TensorView> landing;
-  const int num_tensors = std::max<int>(1, static_cast<int>(program.layout.landing.size()));
-  for (int i = 0; pass != nullptr && i < num_tensors; ++i) landing.push_back(pass->landing(i, slot_));
+  std::vector<TensorView> recv_buffers;
+  const int num_tensors = std::max<int>(1, static_cast<int>(program.layout.recv_buffers.size()));
+  for (int i = 0; pass != nullptr && i < num_tensors; ++i) recv_buffers.push_back(pass->recv_buffers(i, slot_));
   const int margin = options_.margin_beside_transfers >= 0 ? options_.margin_beside_transfers
                      : pass != nullptr                     ? pass->transfer_sms()
                                                            : 0;
   const bool overlaps = kind == Kind::kForward ? options_.overlaps_forward : options_.overlaps_backward;
   run_on_stream(
-      {program, row_lists_.at(kind), masks_, arguments, std::move(landing), memory + work_bytes_ + attention_bytes,
+      {program, row_lists_.at(kind), masks_, arguments, std::move(recv_buffers), memory + work_bytes_ + attention_bytes,
        memory, attention, pass, *base_.backend, device_, margin, overlaps, options_.starts_transfers_first,
        places_.get(), Env::get().sanity_check, kind == Kind::kBackwardKept, keeps},
       stream);

@@ -66,9 +66,10 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     v_ = random_tensor(DType::kBFloat16, kKeys, kHeadsKv, dim_v, rng);
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking), "cudaStreamCreate");
-    check(cudaHostAlloc(reinterpret_cast<void**>(&board_), kSize * sizeof(cuda::BoardRow), cudaHostAllocMapped),
+    check(cudaHostAlloc(reinterpret_cast<void**>(&control_block_), kSize * sizeof(cuda::ControlBlockRow),
+                        cudaHostAllocMapped),
           "cudaHostAlloc");
-    std::fill_n(board_, kSize, cuda::BoardRow{});
+    std::fill_n(control_block_, kSize, cuda::ControlBlockRow{});
     for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) add_input(*tensor);
     out_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim_v), dq_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim);
     dk_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim), dv_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim_v);
@@ -76,10 +77,10 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     make_arrivals();
   }
   void TearDown() override {
-    if (board_ == nullptr) return;
+    if (control_block_ == nullptr) return;
     cudaStreamDestroy(compute_);
     cudaStreamDestroy(copies_);
-    cudaFreeHost(board_);
+    cudaFreeHost(control_block_);
   }
 
   static AttnShape shape() { return test::shape_of(kRows, kKeys, kHeadsQ, kHeadsKv, GetParam()); }
@@ -104,7 +105,8 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     abort_ = DeviceBuffer::zeros(sizeof(uint64_t));
     const std::vector<uint64_t*> aborts(kSize, abort_.as<uint64_t>());
     aborts_ = DeviceBuffer::copy_of(aborts.data(), aborts.size() * sizeof(uint64_t*));
-    const cuda::WaitContext context{abort_.as<uint64_t>(), aborts_.as<uint64_t*>(), board_, timeout_ns, kRank, kSize};
+    const cuda::WaitContext context{
+        abort_.as<uint64_t>(), aborts_.as<uint64_t*>(), control_block_, timeout_ns, kRank, kSize};
     context_ = DeviceBuffer::copy_of(&context, sizeof(context));
     arrivals_ = {flags_.as<uint64_t>(), epoch_.as<uint64_t>(), kSize, 5, context_.as<void>()};
   }
@@ -186,7 +188,7 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
         EXPECT_LE(relative_error(fetch(dv_), dv), kTolerance);
       }
     }
-    EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
+    EXPECT_EQ(control_block_[kRank].report, 0U) << "nothing failed";
   }
 
   const Sm90Backend backend_;
@@ -197,7 +199,7 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
   DeviceBuffer flags_, epoch_, abort_, aborts_, context_;
   KvReadyFlags arrivals_;
   cudaStream_t compute_ = nullptr, copies_ = nullptr;
-  cuda::BoardRow* board_ = nullptr;
+  cuda::ControlBlockRow* control_block_ = nullptr;
 };
 
 // Alone in its process, as ctest runs it: kernels that have never run are launched behind one that waits.
@@ -215,7 +217,7 @@ TEST_P(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) 
   deliver();
   wait();
   const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
-  EXPECT_EQ(board_[kRank].report, 0U) << "nothing failed";
+  EXPECT_EQ(control_block_[kRank].report, 0U) << "nothing failed";
   const auto plain = prepare_slices(backend_, kSlices, shape());
   forward(*plain, nullptr);
   wait();
@@ -249,14 +251,14 @@ TEST_P(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   wait();  // no error, no hang
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
   const cuda::WaitFailure expected{cuda::WaitKind::kArrival, 2, 1, 0, 5, 0};
-  EXPECT_TRUE(cuda::unpack(board_[kRank].report) == expected) << "report " << board_[kRank].report;
+  EXPECT_TRUE(cuda::unpack(control_block_[kRank].report) == expected) << "report " << control_block_[kRank].report;
   make_arrivals();
-  board_[kRank].report = 0;
+  control_block_[kRank].report = 0;
   deliver();
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   forward(*late, &arrivals_);
   wait();
-  EXPECT_EQ(board_[kRank].report, 0U) << "usable as before";
+  EXPECT_EQ(control_block_[kRank].report, 0U) << "usable as before";
 }
 
 // WorkTiles are drawn when the one before begins: what a CTA has drawn nobody else computes.

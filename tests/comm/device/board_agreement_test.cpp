@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/device/board_agreement.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/device/control_block_agreement.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
 
@@ -19,27 +18,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
-CallFacts facts_of(uint64_t mask) {
-  CallFacts facts;
-  facts.set(CallFacts::kMask, mask);
+CallFingerprint facts_of(uint64_t mask) {
+  CallFingerprint facts;
+  facts.set(CallFingerprint::kMask, mask);
   return facts;
 }
 
-void on_boards(int size, const std::function<void(Communicator&, HostBoard&, BoardAgreement&)>& body,
+void on_boards(int size, const std::function<void(Communicator&, HostControlBlock&, ControlBlockAgreement&)>& body,
                double timeout_s = 20) {
   run_local_ranks(
       size,
       [&](Communicator& control) {
-        HostBoard board(control, timeout_s);
-        BoardAgreement agreement(board, control.rank(), timeout_s, {}, [] {});
-        body(control, board, agreement);
+        HostControlBlock control_block(control, timeout_s);
+        ControlBlockAgreement agreement(control_block, control.rank(), timeout_s, {}, [] {});
+        body(control, control_block, agreement);
         control.barrier("end");
       },
       timeout_s + 10);
 }
 
 /// Looks until something is wrong.
-std::string error_of(BoardAgreement& agreement, const std::function<void()>& call) {
+std::string error_of(ControlBlockAgreement& agreement, const std::function<void()>& call) {
   try {
     call();
     for (int i = 0; i < 20000; ++i) {
@@ -52,24 +51,24 @@ std::string error_of(BoardAgreement& agreement, const std::function<void()>& cal
   return "";
 }
 
-TEST(BoardAgreement, RanksThatSayTheSameGoOnWithoutEachOther) {
-  on_boards(3, [](Communicator& control, HostBoard& board, BoardAgreement& agreement) {
+TEST(ControlBlockAgreement, RanksThatSayTheSameGoOnWithoutEachOther) {
+  on_boards(3, [](Communicator& control, HostControlBlock& control_block, ControlBlockAgreement& agreement) {
     for (uint64_t i = 0; i < 40; ++i) agreement.agree(facts_of(i), 7);  // though others may not have begun
     EXPECT_NO_THROW(agreement.meet());
     for (uint64_t i = 0; i < 1000; ++i) agreement.agree(facts_of(i), i);
     agreement.meet();
     EXPECT_NO_THROW(agreement.look());
-    EXPECT_EQ(board.num_statements((control.rank() + 1) % 3), 1040u);
+    EXPECT_EQ(control_block.num_statements((control.rank() + 1) % 3), 1040u);
     control.barrier("looked");
   });
 }
 
-TEST(BoardAgreement, OneThatIsFarAheadWaits) {
+TEST(ControlBlockAgreement, OneThatIsFarAheadWaits) {
   on_boards(
       2,
-      [](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+      [](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
         if (control.rank() == 0) {
-          for (uint64_t i = 0; i < HostBoard::kStatements - 1; ++i) agreement.agree(facts_of(i), 0);
+          for (uint64_t i = 0; i < HostControlBlock::kStatements - 1; ++i) agreement.agree(facts_of(i), 0);
           try {
             agreement.agree(facts_of(0), 0);
             ADD_FAILURE() << "wrote over what rank 1 has not read";
@@ -82,9 +81,9 @@ TEST(BoardAgreement, OneThatIsFarAheadWaits) {
       1);
 }
 
-TEST(BoardAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {
+TEST(ControlBlockAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {
   for (const int late : {0, 1}) {
-    on_boards(2, [late](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+    on_boards(2, [late](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
       agreement.agree(facts_of(1), 0);
       if (control.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(30));
       const auto call = [&] { agreement.agree(facts_of(static_cast<uint64_t>(control.rank())), 0); };
@@ -95,13 +94,13 @@ TEST(BoardAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {
   }
 }
 
-TEST(BoardAgreement, OptionsAndRefusals) {
-  on_boards(2, [](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+TEST(ControlBlockAgreement, OptionsAndRefusals) {
+  on_boards(2, [](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
     const auto rank = static_cast<uint64_t>(control.rank());
     EXPECT_THAT(error_of(agreement, [&] { agreement.agree(facts_of(1), rank + 10); }),
                 HasSubstr("options and backends must be alike on every rank (got rank 0: a; rank 1: b)"));
   });
-  on_boards(2, [](Communicator& control, HostBoard&, BoardAgreement& agreement) {
+  on_boards(2, [](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
     const auto call = [&] {
       if (control.rank() == 0) return agreement.refuse("has no plan");
       agreement.agree(facts_of(1), 0);
@@ -110,12 +109,12 @@ TEST(BoardAgreement, OptionsAndRefusals) {
   });
 }
 
-TEST(BoardAgreement, MeetingWaitsForTheLast) {
-  on_boards(2, [](Communicator& control, HostBoard& board, BoardAgreement& agreement) {
+TEST(ControlBlockAgreement, MeetingWaitsForTheLast) {
+  on_boards(2, [](Communicator& control, HostControlBlock& control_block, ControlBlockAgreement& agreement) {
     if (control.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     agreement.agree(facts_of(1), 0);
     agreement.meet();
-    EXPECT_EQ(board.num_statements(1 - control.rank()), 1u);
+    EXPECT_EQ(control_block.num_statements(1 - control.rank()), 1u);
   });
 }
 

@@ -21,12 +21,12 @@ using ::testing::HasSubstr;
 constexpr int64_t kRowBytes = 2 * 8 * 2;  // of K, and of V
 const std::vector<int64_t> kOffsets = {1024, 65536};
 
-BufferedPassSpec spec_of(int64_t landing_rows = 400) {
+BufferedPassSpec spec_of(int64_t recv_buffer_rows = 400) {
   BufferedPassSpec spec;
   spec.label = "tables";
   for (int i = 0; i < 2; ++i) {
-    spec.landing.push_back({landing_rows, 2, 8, DType::kBFloat16});
-    spec.returns.push_back({landing_rows, 100, 2, 8, DType::kFloat32, DType::kFloat32});
+    spec.recv_buffers.push_back({recv_buffer_rows, 2, 8, DType::kBFloat16});
+    spec.returns.push_back({recv_buffer_rows, 100, 2, 8, DType::kFloat32, DType::kFloat32});
   }
   spec.own_rows = 100;
   spec.sent_rows = 30;
@@ -41,7 +41,7 @@ BufferedTables tables_of() {
   tables.exchange.sends = {{0, {20, 30}, 7}, {2, {90, 95}, 300}};
   tables.exchange.recvs = {{0, {100, 104}, 50}};
   tables.own_rows = {{{0, 100}, 0}};
-  tables.landing_rows = 104;
+  tables.recv_buffer_rows = 104;
   tables.return_begin = {0, 0, 0};
   tables.left = {{0, 20}, {30, 80}};
   tables.absent = {{80, 90}};
@@ -138,7 +138,7 @@ TEST(BufferedImage, RefusesWhatHasNoRoom) {
       EXPECT_THAT(error.what(), HasSubstr(text));
     }
   };
-  expect_refused("landing rows=400", [](BufferedTables& t) { t.landing_rows = 401; });
+  expect_refused("landing rows=400", [](BufferedTables& t) { t.recv_buffer_rows = 401; });
   expect_refused("sent_rows=30", [](BufferedTables& t) { t.exchange.sends[0].rows.end = 46; });
   expect_refused("stretches=3", [](BufferedTables& t) { t.exchange.sends.resize(4, {2, {0, 1}, 0}); });
   expect_refused("stretches=3", [](BufferedTables& t) { t.own_rows.resize(4, {{0, 1}, 0}); });
@@ -150,7 +150,7 @@ TEST(BufferedImage, RefusesWhatHasNoRoom) {
   spec.returns[0].owned_rows = 99;
   EXPECT_THROW(BufferedImage({1, 3}, spec), InvalidArgument);
   spec = spec_of();
-  spec.landing.clear();
+  spec.recv_buffers.clear();
   EXPECT_THROW(BufferedImage({1, 3}, spec), InvalidArgument);
 }
 

@@ -41,7 +41,7 @@ struct RandomPass {
     buffer_rows = first.buffer_rows[idx] + second.buffer_rows[idx];
     spec.label = "random";
     spec.casts = all[idx];
-    spec.landing.assign(2, {buffer_rows, kHeads, kDim, DType::kBFloat16});
+    spec.recv_buffers.assign(2, {buffer_rows, kHeads, kDim, DType::kBFloat16});
     spec.reduces = all[idx];
     spec.returns.assign(2, {buffer_rows, shard_rows, kHeads, kDim, DType::kFloat32, DType::kFloat32});
   }
@@ -99,7 +99,7 @@ TEST_P(DeviceGroups, CastBringsTheRowsOfTheTablesEpochAfterEpoch) {
     std::vector<DeviceBuffer> sources, landed;
     for (int i = 0; i < 2 * kEpochs; ++i) {
       sources.push_back(to_device(make_filled(DType::kBFloat16, pass_data.shard_rows, kHeads, kDim, comm.rank(), i)));
-      landed.emplace_back(static_cast<size_t>(pass->landing(0, 0).rows * pass->landing(0, 0).row_bytes()));
+      landed.emplace_back(static_cast<size_t>(pass->recv_buffers(0, 0).rows * pass->recv_buffers(0, 0).row_bytes()));
     }
     const HostTensor shape(DType::kBFloat16, pass_data.shard_rows, kHeads, kDim);
     std::vector<DeviceBuffer> zeros;
@@ -115,13 +115,13 @@ TEST_P(DeviceGroups, CastBringsTheRowsOfTheTablesEpochAfterEpoch) {
       const auto source = [&](int t) { return view_of(sources[static_cast<size_t>(2 * epoch + t)], shape); };
       const ConstTensorView both[] = {source(0), source(1)};
       for (int stage = 0; stage < 2; ++stage) pass->cast(stage, both, stream);
-      for (int stage = 0; stage < 2; ++stage) pass->wait_cast(stage, stream);
+      for (int stage = 0; stage < 2; ++stage) pass->wait_group_cast(stage, stream);
       for (int t = 0; t < 2; ++t) {
-        const TensorView landing = pass->landing(t, slot);
-        check(
-            cudaMemcpyAsync(landed[static_cast<size_t>(2 * epoch + t)].as<void>(), landing.data,
-                            static_cast<size_t>(landing.rows * landing.row_bytes()), cudaMemcpyDeviceToDevice, stream),
-            "copy");
+        const TensorView recv_buffers = pass->recv_buffers(t, slot);
+        check(cudaMemcpyAsync(landed[static_cast<size_t>(2 * epoch + t)].as<void>(), recv_buffers.data,
+                              static_cast<size_t>(recv_buffers.rows * recv_buffers.row_bytes()),
+                              cudaMemcpyDeviceToDevice, stream),
+              "copy");
       }
       const ConstTensorView gradients[] = {view_of(partials, partial), view_of(partials, partial)};
       for (int stage = 0; stage < 2; ++stage) pass->reduce(stage, gradients, stream);
@@ -133,9 +133,9 @@ TEST_P(DeviceGroups, CastBringsTheRowsOfTheTablesEpochAfterEpoch) {
     stream.synchronize();
     comm.check();
     for (int i = 0; i < 2 * kEpochs; ++i) {
-      TensorView landing = pass->landing(0, 0);
-      landing.data = landed[static_cast<size_t>(i)].as<void>();
-      expect_landed(to_host(landing), pass_data.spec.casts, i, "landed");
+      TensorView recv_buffers = pass->recv_buffers(0, 0);
+      recv_buffers.data = landed[static_cast<size_t>(i)].as<void>();
+      expect_landed(to_host(recv_buffers), pass_data.spec.casts, i, "landed");
     }
     // Counters: what the tables say, K and V, both ways.
     int64_t rows_sent = 0, rows_received = 0;
@@ -198,7 +198,7 @@ void test_reduce(const Group& group, DType partial_dtype, DType reduce_dtype) {
   run_device_ranks(group.transport, size, [&](DeviceCommunicator& comm) {
     RandomPass data(size, comm.rank(), seed);
     data.spec.casts.clear();
-    data.spec.landing.clear();
+    data.spec.recv_buffers.clear();
     for (ReturnTensor& tensor : data.spec.returns) {
       tensor.partial_dtype = partial_dtype;
       tensor.reduce_dtype = reduce_dtype;

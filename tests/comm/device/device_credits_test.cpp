@@ -48,12 +48,12 @@ DevicePassSpec ring_of_blocks(int rank, int size, int num_stages) {
     if (stage + 1 >= kBlocks) spec.credited.push_back(stage);
   }
   spec.reuses_sources = true;
-  spec.landing = {{kBlocks * kRows, kHeads, kDim, DType::kFloat32}};
+  spec.recv_buffers = {{kBlocks * kRows, kHeads, kDim, DType::kFloat32}};
   return spec;
 }
 
-char* block_of(const TensorView& landing, int number) {
-  return static_cast<char*>(landing.data) + static_cast<size_t>(number % kBlocks) * kBlockBytes;
+char* block_of(const TensorView& recv_buffers, int number) {
+  return static_cast<char*>(recv_buffers.data) + static_cast<size_t>(number % kBlocks) * kBlockBytes;
 }
 
 /// One rank works much longer with each block than the others, another one each time.
@@ -66,25 +66,25 @@ void expect_blocks_whole(DeviceCommunicator& comm) {
   comm.control().barrier("allocated");
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
     const int slot = pass->begin(stream);
-    const TensorView landing = pass->landing(0, slot);
-    const ConstTensorView sources[] = {landing};
-    check(cudaMemsetAsync(block_of(landing, 0), 16 * rank + epoch, kBlockBytes, stream), "memset");
+    const TensorView recv_buffers = pass->recv_buffers(0, slot);
+    const ConstTensorView sources[] = {recv_buffers};
+    check(cudaMemsetAsync(block_of(recv_buffers, 0), 16 * rank + epoch, kBlockBytes, stream), "memset");
     for (int step = 0; step < num_stages; ++step) {
-      if (step > 0) pass->wait_cast(step - 1, stream);
+      if (step > 0) pass->wait_group_cast(step - 1, stream);
       // Of the block of the step before, which has been sent on and will not be used again.
       if (step > 0 && step + 1 < num_stages) {
-        pass->wait_sent(step - 1, stream);
+        pass->wait_send(step - 1, stream);
         if (step + 1 >= kBlocks - 1) pass->give(step + 1, stream);
       }
       pass->cast(step, sources, stream);
       if (rank == epoch % size) {
         for (int i = 0; i < kWork; ++i) check(cudaMemsetAsync(busy.as<void>(), i, busy.bytes(), stream), "memset");
       }
-      check(cudaMemcpyAsync(used.as<char>() + static_cast<size_t>(step) * kBlockBytes, block_of(landing, step),
+      check(cudaMemcpyAsync(used.as<char>() + static_cast<size_t>(step) * kBlockBytes, block_of(recv_buffers, step),
                             kBlockBytes, cudaMemcpyDeviceToDevice, stream),
             "copy");
     }
-    pass->wait_cast(num_stages - 1, stream);
+    pass->wait_group_cast(num_stages - 1, stream);
     pass->end(stream);
     stream.synchronize();
     comm.check();
@@ -115,7 +115,7 @@ TEST_P(DeviceCredits, RefuseToCastWhatWasNotGiven) {
     const auto pass = comm.prepare_pass(ring_of_blocks(comm.rank(), 2, kBlocks));
     const Stream stream;
     const int slot = pass->begin(stream);
-    const ConstTensorView sources[] = {pass->landing(0, slot)};
+    const ConstTensorView sources[] = {pass->recv_buffers(0, slot)};
     for (int stage = 0; stage + 1 < kBlocks; ++stage) pass->cast(stage, sources, stream);
     EXPECT_THROW(pass->give(0, stream), InvalidArgument) << "which is not credited";
     EXPECT_THROW(pass->cast(kBlocks - 1, sources, stream), InvalidArgument);
@@ -133,7 +133,7 @@ TEST(CreditFailures, ARankThatNeverGivesIsNamed) {
         const auto pass = comm.prepare_pass(ring_of_blocks(comm.rank(), 2, kBlocks));
         const Stream stream;
         const int slot = pass->begin(stream);
-        const ConstTensorView sources[] = {pass->landing(0, slot)};
+        const ConstTensorView sources[] = {pass->recv_buffers(0, slot)};
         for (int stage = 0; stage + 1 < kBlocks; ++stage) pass->cast(stage, sources, stream);
         if (comm.rank() == 0) {
           pass->give(kBlocks - 1, stream);

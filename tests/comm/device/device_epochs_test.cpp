@@ -53,9 +53,9 @@ void expect_large_stretches_whole(DeviceCommunicator& comm) {
     const int slot = pass->begin(stream);
     const ConstTensorView sources[] = {view_of(source, shape)};
     pass->cast(0, sources, stream);
-    pass->wait_cast(0, stream);
+    pass->wait_group_cast(0, stream);
     if (epoch >= kEpochs - 2) {
-      check(cudaMemcpyAsync(landed.as<char>() + (epoch % 2) * source.bytes(), pass->landing(0, slot).data,
+      check(cudaMemcpyAsync(landed.as<char>() + (epoch % 2) * source.bytes(), pass->recv_buffers(0, slot).data,
                             source.bytes(), cudaMemcpyDeviceToDevice, stream),
             "copy");
     }
@@ -148,9 +148,9 @@ TEST_P(DeviceTransports, RowsArriveBesideOtherWork) {
       const ConstTensorView sources[] = {view_of(source, shape)};
       pass->cast(0, sources, stream);
       other.enqueue();
-      pass->wait_cast(0, stream);
-      const auto* const landing = static_cast<const char*>(pass->landing(0, slot).data);
-      check(cudaMemcpy2DAsync(landed.as<char>() + static_cast<size_t>(epoch) * bytes, piece_bytes, landing,
+      pass->wait_group_cast(0, stream);
+      const auto* const recv_buffers = static_cast<const char*>(pass->recv_buffers(0, slot).data);
+      check(cudaMemcpy2DAsync(landed.as<char>() + static_cast<size_t>(epoch) * bytes, piece_bytes, recv_buffers,
                               piece_bytes + kGap * row_bytes, piece_bytes, kPieces, cudaMemcpyDeviceToDevice, stream),
             "copy");
       pass->end(stream);
@@ -175,7 +175,7 @@ TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {
   constexpr int64_t kRows = 64;
   run(kSize, [&](DeviceCommunicator& comm) {
     DevicePassSpec spec = ring_spec(comm.rank(), kSize, kRows, "own");
-    spec.landing[0].rows = kRows + 40;
+    spec.recv_buffers[0].rows = kRows + 40;
     spec.own_rows = {{{kRows, kRows + 30}, 5}, {{kRows + 30, kRows + 40}, 50}};
     const auto pass = comm.prepare_pass(spec);
     const Stream stream;
@@ -185,10 +185,10 @@ TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {
     comm.control().barrier("allocated");
     const int slot = pass->begin(views, stream);
     pass->cast(0, views, stream);
-    pass->wait_cast(0, stream);
+    pass->wait_group_cast(0, stream);
     stream.synchronize();
     comm.check();
-    const HostTensor got = to_host(pass->landing(0, slot));
+    const HostTensor got = to_host(pass->recv_buffers(0, slot));
     for (int64_t row = 0; row < kRows + 40; ++row) {
       const int owner = row < kRows ? 1 - comm.rank() : comm.rank();
       const int64_t owner_row = row < kRows ? row : row < kRows + 30 ? row - kRows + 5 : row - kRows - 30 + 50;
@@ -233,8 +233,8 @@ TEST_P(DeviceTransports, PassesThatShareMemoryTakeTurnsInIt) {
       const int slot = passes[i]->begin(stream);
       const ConstTensorView sources[] = {view_of(source, rows)};
       passes[i]->cast(0, sources, stream);
-      passes[i]->wait_cast(0, stream);
-      check(cudaMemcpyAsync(landed[static_cast<size_t>(epoch)].as<char>(), passes[i]->landing(0, slot).data,
+      passes[i]->wait_group_cast(0, stream);
+      check(cudaMemcpyAsync(landed[static_cast<size_t>(epoch)].as<char>(), passes[i]->recv_buffers(0, slot).data,
                             static_cast<size_t>(rows.bytes()), cudaMemcpyDeviceToDevice, stream),
             "copy");
       passes[i]->end(stream);
@@ -261,7 +261,7 @@ TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
     DevicePassSpec spec = ring_spec(comm.rank(), kSize, kReturned, "left");
     spec.reduces = spec.casts;
     spec.casts.clear();
-    spec.landing.clear();
+    spec.recv_buffers.clear();
     spec.returns = {{kReturned, kRows, kHeads, kDim, DType::kFloat32, DType::kFloat32}};
     const auto pass = comm.prepare_pass(spec);
     const std::vector<Range> unseen = {{kReturned, kRows}}, returned = {{kReturned - 1, kRows}};
@@ -313,8 +313,8 @@ TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {
     const auto forward = comm.prepare_pass(spec);
     DevicePassSpec backward_spec;
     backward_spec.label = "backward";
-    backward_spec.landing = spec.landing;
-    backward_spec.landing_of = forward;
+    backward_spec.recv_buffers = spec.recv_buffers;
+    backward_spec.recv_buffers_of = forward;
     const auto backward = comm.prepare_pass(backward_spec);
     const Stream stream;
     const HostTensor shape(DType::kFloat32, kRows, kHeads, kDim);
@@ -328,20 +328,20 @@ TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {
       forward->begin(stream);
       const ConstTensorView views[] = {view_of(sources[static_cast<size_t>(layer)], shape)};
       forward->cast(0, views, stream);
-      forward->wait_cast(0, stream);
+      forward->wait_group_cast(0, stream);
       kept.push_back(forward->end_kept(stream));
     }
     for (int i = 0; i < 3; ++i) {  // the last free slot, over and over
       EXPECT_EQ(forward->begin(stream), 2);
       const ConstTensorView views[] = {view_of(sources[2], shape)};
       forward->cast(0, views, stream);
-      forward->wait_cast(0, stream);
+      forward->wait_group_cast(0, stream);
       forward->end(stream);
     }
     for (const int layer : {1, 0}) {
       const int slot = backward->begin_kept(kept[static_cast<size_t>(layer)], stream);
       stream.synchronize();
-      const HostTensor got = to_host(backward->landing(0, slot));
+      const HostTensor got = to_host(backward->recv_buffers(0, slot));
       for (int64_t row = 0; row < kRows; ++row) {
         ASSERT_EQ(got.at(row, 1, 3), element_value(1 - comm.rank(), layer, row, 1, 3)) << "layer " << layer;
       }
@@ -383,9 +383,9 @@ void expect_epochs_of_slow_casts(DeviceCommunicator& comm) {
       rest(std::chrono::microseconds(300));
       pass->cast(stage, sources, stream);
     }
-    for (int stage = 0; stage < kStages; ++stage) pass->wait_cast(stage, stream);
-    check(cudaMemcpyAsync(landed.as<char>() + static_cast<size_t>(epoch) * source.bytes(), pass->landing(0, slot).data,
-                          source.bytes(), cudaMemcpyDeviceToDevice, stream),
+    for (int stage = 0; stage < kStages; ++stage) pass->wait_group_cast(stage, stream);
+    check(cudaMemcpyAsync(landed.as<char>() + static_cast<size_t>(epoch) * source.bytes(),
+                          pass->recv_buffers(0, slot).data, source.bytes(), cudaMemcpyDeviceToDevice, stream),
           "copy");
     pass->end(stream);
   }
@@ -432,8 +432,8 @@ TEST_P(DeviceTransports, EpochsCanBeCapturedAndReplayed) {
     const int slot = pass->begin(stream);
     const ConstTensorView sources[] = {view_of(source, shape)};
     pass->cast(0, sources, stream);
-    pass->wait_cast(0, stream);
-    check(cudaMemcpyAsync(landed.as<void>(), pass->landing(0, slot).data, landed.bytes(), cudaMemcpyDeviceToDevice,
+    pass->wait_group_cast(0, stream);
+    check(cudaMemcpyAsync(landed.as<void>(), pass->recv_buffers(0, slot).data, landed.bytes(), cudaMemcpyDeviceToDevice,
                           stream),
           "copy");
     pass->end(stream);

@@ -54,7 +54,7 @@ void run_epoch(DeviceCommunicator& comm, DevicePass& pass, std::chrono::millisec
   pass.begin(stream);
   const ConstTensorView sources[] = {view_of(source, shape)};
   pass.cast(0, sources, stream);
-  pass.wait_cast(0, stream);
+  pass.wait_group_cast(0, stream);
   pass.end(stream);
   stream.synchronize();
   comm.control().barrier("waited");
@@ -76,7 +76,7 @@ TEST_P(DeviceErrors, RankThatDoesNotCastIsNamedAndTheContextStaysUsable) {
           pass->begin(stream);
           const ConstTensorView sources[] = {view_of(source, shape)};
           pass->cast(0, sources, stream);
-          pass->wait_cast(0, stream);
+          pass->wait_group_cast(0, stream);
           pass->end(stream);
           stream.synchronize();
         }
@@ -116,17 +116,17 @@ TEST_P(DeviceErrors, RanksThatMakeDifferentCallsAreToldWhatDiffers) {
       2,
       [&](DeviceCommunicator& comm) {
         const auto pass = comm.prepare_pass(ring_spec(comm.rank(), 2, 64, "forward"));
-        CallFacts facts;
-        facts.set(CallFacts::kMask, uint64_t{17});
-        facts.set(CallFacts::kSoftcap, 5.0f);
-        comm.set_facts(facts);
+        CallFingerprint facts;
+        facts.set(CallFingerprint::kMask, uint64_t{17});
+        facts.set(CallFingerprint::kSoftcap, 5.0f);
+        comm.set_call_fingerprint(facts);
         run_epoch(comm, *pass);
         EXPECT_EQ(check_error<InvalidArgument>(comm), "") << "the same call";
-        comm.set_facts({});
+        comm.set_call_fingerprint({});
         run_epoch(comm, *pass);
         EXPECT_EQ(check_error<InvalidArgument>(comm), "") << "nothing said";
-        facts.set(CallFacts::kSoftcap, static_cast<float>(comm.rank()));
-        comm.set_facts(facts);
+        facts.set(CallFingerprint::kSoftcap, static_cast<float>(comm.rank()));
+        comm.set_call_fingerprint(facts);
         run_epoch(comm, *pass);
         EXPECT_THAT(check_error<InvalidArgument>(comm),
                     HasSubstr("every rank must make the same call: softcaps differ (rank 0: 0; rank 1: 1)"));
@@ -174,7 +174,7 @@ TEST_P(DeviceErrors, HostThatGivesUpEndsTheWaitsOfItsPeers) {
           pass->begin(stream);
           const ConstTensorView sources[] = {view_of(source, shape)};
           pass->cast(0, sources, stream);
-          pass->wait_cast(0, stream);
+          pass->wait_group_cast(0, stream);
           pass->end(stream);
           comm.abort("no luck");
           stream.synchronize();  // long before the deadline
@@ -197,7 +197,7 @@ TEST_P(DeviceErrors, WrongTensorsAreRefusedBeforeAnythingIsEnqueued) {
     const ConstTensorView views[] = {view_of(buffer, good)};
     comm.control().barrier("allocated");
     EXPECT_THROW(pass->cast(0, views, stream), InvalidArgument);
-    EXPECT_THROW(pass->landing(1, 0), InvalidArgument);
+    EXPECT_THROW(pass->recv_buffers(1, 0), InvalidArgument);
     const ConstTensorView too_small[] = {view_of(buffer, small)}, wrong_dtype[] = {view_of(buffer, half)};
     EXPECT_THROW(pass->begin(wrong_dtype, stream), InvalidArgument);
     pass->begin(stream);
@@ -205,10 +205,10 @@ TEST_P(DeviceErrors, WrongTensorsAreRefusedBeforeAnythingIsEnqueued) {
     EXPECT_THROW(pass->cast(0, too_small, stream), InvalidArgument);
     EXPECT_THROW(pass->cast(0, wrong_dtype, stream), InvalidArgument);
     EXPECT_THROW(pass->cast(0, {}, stream), InvalidArgument);
-    EXPECT_THROW(pass->wait_cast(0, stream), InvalidArgument);
+    EXPECT_THROW(pass->wait_group_cast(0, stream), InvalidArgument);
     EXPECT_THROW(pass->end(stream), InvalidArgument);
     pass->cast(0, views, stream);
-    pass->wait_cast(0, stream);
+    pass->wait_group_cast(0, stream);
     pass->end(stream);
     stream.synchronize();
     comm.check();

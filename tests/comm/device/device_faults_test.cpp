@@ -66,7 +66,7 @@ DevicePassSpec swap_spec(int rank) {
     spec.casts.push_back({{{peer, rows, rows.begin}}, {{peer, rows, rows.begin}}});
     spec.reduces.push_back({{{peer, rows, rows.begin}}, {{peer, rows, rows.begin}}});
   }
-  spec.landing = {{kRows, kHeads, kDim, DType::kFloat32}};
+  spec.recv_buffers = {{kRows, kHeads, kDim, DType::kFloat32}};
   spec.returns = {{kRows, kRows, kHeads, kDim, DType::kFloat32, DType::kFloat32}};
   return spec;
 }
@@ -116,14 +116,14 @@ void swap_until_failure(DeviceCommunicator& comm, const Round& round) {
       const int slot = pass->begin(nullptr);
       const ConstTensorView sources[] = {source.view()}, partials[] = {partial.view()};
       for (const int stage : {0, 1}) pass->cast(stage, sources, nullptr);
-      for (const int stage : {0, 1}) pass->wait_cast(stage, nullptr);
+      for (const int stage : {0, 1}) pass->wait_group_cast(stage, nullptr);
       for (const int stage : {0, 1}) pass->reduce(stage, partials, nullptr);
       const TensorView sums[] = {sum.view()};
       pass->finish_reduce(sources, sums, nullptr);
       pass->end(nullptr);
       check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
       comm.check();  // numbers are to be trusted only after it
-      expect_all(pass->landing(0, slot).data, value + static_cast<float>(1 - rank) * 1000);
+      expect_all(pass->recv_buffers(0, slot).data, value + static_cast<float>(1 - rank) * 1000);
       expect_all(sum.view().data, value * 3 + static_cast<float>(rank) * 1000);
       last = std::chrono::steady_clock::now();
     }

@@ -44,7 +44,7 @@ DevicePassSpec swap_spec(int rank, int size) {
     exchange.sends.push_back({peer, {0, kRows}, rank * kRows});
     exchange.recvs.push_back({peer, {peer * kRows, (peer + 1) * kRows}, 0});
   }
-  spec.landing = {{size * kRows, 2, 8, DType::kFloat32}};
+  spec.recv_buffers = {{size * kRows, 2, 8, DType::kFloat32}};
   return spec;
 }
 
@@ -66,7 +66,7 @@ void swap_rows(const Setup& setup, int rank, const std::string& folder, const st
     if (epoch == 3 && rank == setup.size - 1 && fail) fail();
     slot = pass->begin(nullptr);
     pass->cast(0, {&view, 1}, nullptr);
-    pass->wait_cast(0, nullptr);
+    pass->wait_group_cast(0, nullptr);
     pass->end(nullptr);
     check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
     try {
@@ -79,7 +79,7 @@ void swap_rows(const Setup& setup, int rank, const std::string& folder, const st
     }
   }
   HostTensor got(DType::kFloat32, setup.size * kRows, 2, 8);
-  check(cudaMemcpy(got.view().data, pass->landing(0, slot).data, static_cast<size_t>(got.bytes()),
+  check(cudaMemcpy(got.view().data, pass->recv_buffers(0, slot).data, static_cast<size_t>(got.bytes()),
                    cudaMemcpyDeviceToHost),
         "cudaMemcpy");
   for (int peer = 0; peer < setup.size; ++peer) {

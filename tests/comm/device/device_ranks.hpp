@@ -102,7 +102,7 @@ inline DevicePassSpec ring_spec(int rank, int size, int64_t rows, const char* la
   spec.label = label;
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
   spec.casts = {{{{next, {0, rows}, 0}}, {{previous, {0, rows}, 0}}}};
-  spec.landing = {{rows, kHeads, kDim, DType::kFloat32}};
+  spec.recv_buffers = {{rows, kHeads, kDim, DType::kFloat32}};
   return spec;
 }
 

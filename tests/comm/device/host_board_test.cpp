@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/device/host_board.hpp"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/device/host_control_block.hpp"
 #include "comm/process_group.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
@@ -29,26 +28,26 @@ using tangram::testing::run_processes;
 using tangram::testing::TemporaryFolder;
 
 void expect_shared(Communicator& comm) {
-  HostBoard board(comm, 30);
+  HostControlBlock control_block(comm, 30);
   for (int peer = 0; peer < comm.size(); ++peer) {
     if (peer == (comm.rank() + 1) % comm.size()) {
-      HostBoard::store_first(board.row(peer).report, static_cast<uint64_t>(100 + comm.rank()));
-      HostBoard::store_first(board.row(peer).report, 7);  // too late
+      HostControlBlock::store_first(control_block.row(peer).report, static_cast<uint64_t>(100 + comm.rank()));
+      HostControlBlock::store_first(control_block.row(peer).report, 7);  // too late
     }
   }
   comm.barrier("written");
   const int previous = (comm.rank() + comm.size() - 1) % comm.size();
-  EXPECT_EQ(HostBoard::load(board.row(comm.rank()).report), static_cast<uint64_t>(100 + previous));
+  EXPECT_EQ(HostControlBlock::load(control_block.row(comm.rank()).report), static_cast<uint64_t>(100 + previous));
   int num_prepared = 0;
-  board.prepare_once([&](void*, size_t bytes) { num_prepared += bytes > 0; }, [](void*) {});
-  board.prepare_once([&](void*, size_t) { ++num_prepared; }, [](void*) {});
+  control_block.prepare_once([&](void*, size_t bytes) { num_prepared += bytes > 0; }, [](void*) {});
+  control_block.prepare_once([&](void*, size_t) { ++num_prepared; }, [](void*) {});
   EXPECT_LE(num_prepared, 1);
   comm.barrier("read");
 }
 
-TEST(HostBoard, RowsAreSharedByThreads) { run_local_ranks(3, expect_shared); }
+TEST(HostControlBlock, RowsAreSharedByThreads) { run_local_ranks(3, expect_shared); }
 
-TEST(HostBoard, RowsAreSharedByProcesses) {
+TEST(HostControlBlock, RowsAreSharedByProcesses) {
   const TemporaryFolder folder;
   const auto outcomes = run_processes(3, [&](int rank) {
     SocketGroup group({rank, 3, "unix:" + folder.path(), 30});
@@ -58,74 +57,77 @@ TEST(HostBoard, RowsAreSharedByProcesses) {
 }
 
 // A shorter second reason left the tail of the first behind it, under the eyes of peers that read.
-TEST(HostBoard, TheFirstReasonToGiveUpStands) {
+TEST(HostControlBlock, TheFirstReasonToGiveUpStands) {
   run_local_ranks(2, [](Communicator& comm) {
-    HostBoard board(comm, 30);
+    HostControlBlock control_block(comm, 30);
     if (comm.rank() == 1) {
-      board.give_up(1, "out of memory in stage 3");
-      board.give_up(1, "closed");
+      control_block.give_up(1, "out of memory in stage 3");
+      control_block.give_up(1, "closed");
     }
     comm.barrier("given up");
-    EXPECT_STREQ(board.row(1).text, "out of memory in stage 3");
-    EXPECT_STREQ(board.row(0).text, "");
-    EXPECT_EQ(cuda::unpack(HostBoard::load(board.row(comm.rank()).host_abort)).peer, 1);
+    EXPECT_STREQ(control_block.row(1).text, "out of memory in stage 3");
+    EXPECT_STREQ(control_block.row(0).text, "");
+    EXPECT_EQ(cuda::unpack(HostControlBlock::load(control_block.row(comm.rank()).host_abort)).peer, 1);
     comm.barrier("read");
     if (comm.rank() == 0) {
-      board.give_up(0, std::string(10'000, 'x'));
-      EXPECT_EQ(std::strlen(board.row(0).text), sizeof(board.row(0).text) - 1);
-      EXPECT_EQ(cuda::unpack(HostBoard::load(board.row(1).host_abort)).peer, 1) << "who gave up first is the cause";
+      control_block.give_up(0, std::string(10'000, 'x'));
+      EXPECT_EQ(std::strlen(control_block.row(0).text), sizeof(control_block.row(0).text) - 1);
+      EXPECT_EQ(cuda::unpack(HostControlBlock::load(control_block.row(1).host_abort)).peer, 1)
+          << "who gave up first is the cause";
     }
   });
 }
 
-CallFacts facts_with_softcap(float softcap) {
-  CallFacts facts;
-  facts.set(CallFacts::kMask, uint64_t{17});
-  facts.set(CallFacts::kSoftcap, softcap);
+CallFingerprint facts_with_softcap(float softcap) {
+  CallFingerprint facts;
+  facts.set(CallFingerprint::kMask, uint64_t{17});
+  facts.set(CallFingerprint::kSoftcap, softcap);
   return facts;
 }
 
-TEST(HostBoard, CallsAreFoundByTheirTagsOnOtherRanks) {
+TEST(HostControlBlock, CallsAreFoundByTheirTagsOnOtherRanks) {
   run_local_ranks(2, [](Communicator& comm) {
-    HostBoard board(comm, 30);
-    EXPECT_EQ(board.show_facts(comm.rank(), {}), 0u) << "facts that say nothing";
-    const uint32_t plain = board.show_facts(comm.rank(), facts_with_softcap(0));
-    const uint32_t other = board.show_facts(comm.rank(), facts_with_softcap(5));
+    HostControlBlock control_block(comm, 30);
+    EXPECT_EQ(control_block.show_facts(comm.rank(), {}), 0u) << "facts that say nothing";
+    const uint32_t plain = control_block.show_facts(comm.rank(), facts_with_softcap(0));
+    const uint32_t other = control_block.show_facts(comm.rank(), facts_with_softcap(5));
     EXPECT_NE(plain, other);
     EXPECT_LT(std::max(plain, other), 1u << 19);
-    EXPECT_EQ(board.show_facts(comm.rank(), facts_with_softcap(0)), plain);
+    EXPECT_EQ(control_block.show_facts(comm.rank(), facts_with_softcap(0)), plain);
     comm.barrier("shown");
-    EXPECT_EQ(board.facts(1 - comm.rank(), plain), facts_with_softcap(0)) << "a tag follows from the facts alone";
-    EXPECT_EQ(board.facts(1 - comm.rank(), other), facts_with_softcap(5));
-    EXPECT_EQ(board.facts(1 - comm.rank(), 1), std::nullopt);
+    EXPECT_EQ(control_block.facts(1 - comm.rank(), plain), facts_with_softcap(0))
+        << "a tag follows from the facts alone";
+    EXPECT_EQ(control_block.facts(1 - comm.rank(), other), facts_with_softcap(5));
+    EXPECT_EQ(control_block.facts(1 - comm.rank(), 1), std::nullopt);
     comm.barrier("read");
-    for (int i = 1; i <= 15; ++i) board.show_facts(comm.rank(), facts_with_softcap(100.0f + static_cast<float>(i)));
-    EXPECT_EQ(board.facts(comm.rank(), plain), std::nullopt) << "the oldest makes room";
-    EXPECT_EQ(board.facts(comm.rank(), other), facts_with_softcap(5));
+    for (int i = 1; i <= 15; ++i)
+      control_block.show_facts(comm.rank(), facts_with_softcap(100.0f + static_cast<float>(i)));
+    EXPECT_EQ(control_block.facts(comm.rank(), plain), std::nullopt) << "the oldest makes room";
+    EXPECT_EQ(control_block.facts(comm.rank(), other), facts_with_softcap(5));
   });
 }
 
 // Under the thread sanitizer: plain copies of rows that are written over while others read them were a race.
-TEST(HostBoard, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
-  constexpr uint64_t kRounds = 20 * HostBoard::kStatements;
+TEST(HostControlBlock, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
+  constexpr uint64_t kRounds = 20 * HostControlBlock::kStatements;
   std::atomic<uint64_t> num_seen = 0;  // relaxed, so that it orders nothing
   run_local_ranks(2, [&](Communicator& comm) {
-    HostBoard board(comm, 30);
+    HostControlBlock control_block(comm, 30);
     if (comm.rank() == 0) {
       for (uint64_t i = 0; i < kRounds; ++i) {
         while (num_seen.load(std::memory_order_relaxed) + 16 < i) std::this_thread::yield();
-        Statement statement;
+        AgreementRecord statement;
         statement.facts.words.fill(i);
         statement.options = i;
         std::memset(statement.refusal, static_cast<int>('a' + i % 26), sizeof(statement.refusal) - 1);
-        board.make_statement(0, statement);
-        board.show_facts(0, facts_with_softcap(static_cast<float>(i % 40)));
+        control_block.make_agreement_record(0, statement);
+        control_block.show_facts(0, facts_with_softcap(static_cast<float>(i % 40)));
       }
     } else {
-      const uint32_t tag = board.show_facts(1, facts_with_softcap(3));
+      const uint32_t tag = control_block.show_facts(1, facts_with_softcap(3));
       uint64_t num_read = 0;
       const auto read = [&](uint64_t number) {
-        const std::optional<Statement> statement = board.statement(0, number);
+        const std::optional<AgreementRecord> statement = control_block.statement(0, number);
         if (!statement) return;
         ++num_read;
         EXPECT_EQ(statement->options, number);
@@ -134,12 +136,13 @@ TEST(HostBoard, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
         EXPECT_EQ(statement->refusal, text);
       };
       for (uint64_t num_made = 0; num_made < kRounds;) {
-        num_made = board.num_statements(0);
+        num_made = control_block.num_statements(0);
         num_seen.store(num_made, std::memory_order_relaxed);
         if (num_made == 0) continue;
         read(num_made - 1);
-        read(num_made > HostBoard::kStatements ? num_made - HostBoard::kStatements : 0);  // is written over next
-        EXPECT_EQ(board.facts(0, tag).value_or(facts_with_softcap(3)), facts_with_softcap(3));
+        read(num_made > HostControlBlock::kStatements ? num_made - HostControlBlock::kStatements
+                                                      : 0);  // is written over next
+        EXPECT_EQ(control_block.facts(0, tag).value_or(facts_with_softcap(3)), facts_with_softcap(3));
       }
       EXPECT_GT(num_read, 0u);
     }
@@ -154,8 +157,8 @@ void expect_notice(const std::function<void()>& end, WaitKind kind, double timeo
       3,
       [&](int rank) {
         SocketGroup group({rank, 3, "unix:" + folder.path(), 30});
-        HostBoard board(group.communicator(), 30);
-        auto watchdog = std::make_unique<Watchdog>(board, rank, timeout_s, [](const WaitFailure&, double) {});
+        HostControlBlock control_block(group.communicator(), 30);
+        auto watchdog = std::make_unique<Watchdog>(control_block, rank, timeout_s, [](const WaitFailure&, double) {});
         group.communicator().barrier("watching");
         if (rank == 1) {
           if (!end) watchdog.reset();
@@ -166,7 +169,7 @@ void expect_notice(const std::function<void()>& end, WaitKind kind, double timeo
         uint64_t word = 0;
         while (word == 0 && std::chrono::steady_clock::now() < deadline) {
           std::this_thread::sleep_for(std::chrono::milliseconds(5));
-          word = HostBoard::load(board.row(rank).host_abort);
+          word = HostControlBlock::load(control_block.row(rank).host_abort);
         }
         const WaitFailure failure = cuda::unpack(word);
         EXPECT_EQ(failure.kind, kind);
@@ -187,12 +190,12 @@ TEST(Watchdog, NoticesAStoppedProcessAfterTheTimeout) {
 // Nobody learned for whom a GPU waited before its time was over.
 TEST(Watchdog, TellsForHowLongAKernelHasWaited) {
   run_local_ranks(2, [](Communicator& comm) {
-    HostBoard board(comm, 30);
+    HostControlBlock control_block(comm, 30);
     std::mutex mutex;
     std::vector<std::pair<WaitFailure, double>> notes;
     const WaitFailure wait{WaitKind::kArrival, comm.rank(), 1 - comm.rank(), 3, 5, 0};
     {
-      Watchdog watchdog(board, comm.rank(), 20, [&](const WaitFailure& failure, double waited_s) {
+      Watchdog watchdog(control_block, comm.rank(), 20, [&](const WaitFailure& failure, double waited_s) {
         const std::lock_guard lock(mutex);
         notes.emplace_back(failure, waited_s);
       });
@@ -201,7 +204,7 @@ TEST(Watchdog, TellsForHowLongAKernelHasWaited) {
         return notes.size() >= 3 && notes.back().second > 10.1;
       };
       for (int i = 0; i < 2000 && !has_told(); ++i) {  // as a kernel does from half of its time on
-        HostBoard::store(board.row(comm.rank()).waiting, cuda::pack(wait));
+        HostControlBlock::store(control_block.row(comm.rank()).waiting, cuda::pack(wait));
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
     }

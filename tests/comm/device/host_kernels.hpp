@@ -35,7 +35,7 @@ inline void report(const cuda::WaitContext& context, const cuda::WaitFailure& fa
   uint64_t none = 0;
   if (!std::atomic_ref(*context.abort).compare_exchange_strong(none, cuda::pack(failure))) return;
   for (int rank = 0; rank < context.size; ++rank) {
-    store(&context.board[rank].report, cuda::pack(failure));
+    store(&context.control_block[rank].report, cuda::pack(failure));
     if (rank != context.rank) store(context.aborts[rank], cuda::pack(failure));
   }
 }
@@ -45,7 +45,7 @@ inline bool wait_for_flag(const cuda::WaitContext& context, const uint64_t* flag
                           const cuda::WaitFailure& failure) {
   const auto begin = std::chrono::steady_clock::now();
   while (static_cast<int64_t>(load(flag) - value) < 0) {
-    if (load(context.abort) != 0 || load(&context.board[context.rank].host_abort) != 0) return false;
+    if (load(context.abort) != 0 || load(&context.control_block[context.rank].host_abort) != 0) return false;
     if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(10)) {
       report(context, failure);
       return false;
@@ -83,23 +83,23 @@ inline void begin_epoch(const EpochParams& params, const MoveParams& own) {
     if (peer == params.rank) continue;
     store(params.order.ranks[peer] + params.rank * kOrderLength + epoch % kOrderLength, pack(opened(params, epoch)));
     check_order(params, peer, epoch);
-    for (const CreditParams* credit : {&params.landing, &params.returns}) {
+    for (const CreditParams* credit : {&params.recv_buffers, &params.returns}) {
       if ((credit->peers >> peer & 1) == 0) continue;
       wait_for_flag(*params.context, credit->released.ranks[params.rank] + credit->released.idx + peer,
                     *credit->last_epoch, {cuda::WaitKind::kCredit, params.rank, peer, 0, params.pass, 0});
     }
   }
-  *params.landing.last_epoch = epoch;
+  *params.recv_buffers.last_epoch = epoch;
   if (params.returns.last_epoch != nullptr) *params.returns.last_epoch = epoch;
   move_chunks(own);
 }
 
 inline void end_epoch(const EpochParams& params) {
-  const uint64_t epoch = *params.landing.last_epoch;
+  const uint64_t epoch = *params.recv_buffers.last_epoch;
   for (int peer = 0; peer < params.size; ++peer) {
     if (peer == params.rank) continue;
     check_order(params, peer, epoch);
-    for (const CreditParams* credit : {&params.landing, &params.returns}) {
+    for (const CreditParams* credit : {&params.recv_buffers, &params.returns}) {
       if (credit->last_epoch == nullptr) continue;
       store(credit->released.ranks[peer] + credit->released.idx + params.rank, epoch);
     }

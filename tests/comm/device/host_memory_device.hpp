@@ -27,15 +27,15 @@ namespace tangram::testing {
 class HostMemoryPass final : public DevicePass {
  public:
   HostMemoryPass(Communicator& control, const DevicePassSpec& spec) : control_(control), spec_(spec), epoch_(spec) {
-    if (spec.landing_of != nullptr) {
-      landing_ = static_cast<const HostMemoryPass&>(*spec.landing_of).landing_;
+    if (spec.recv_buffers_of != nullptr) {
+      recv_buffers_ = static_cast<const HostMemoryPass&>(*spec.recv_buffers_of).recv_buffers_;
     }
     for (const ReturnTensor& t : spec.returns) stored_.emplace_back(t.reduce_dtype, t.partial_rows, t.heads, t.dim);
-    if (spec.landing_of != nullptr) return;
-    landing_ = std::make_shared<Landing>(spec.num_slots);
+    if (spec.recv_buffers_of != nullptr) return;
+    recv_buffers_ = std::make_shared<Landing>(spec.num_slots);
     for (int slot = 0; slot < spec.num_slots; ++slot) {
-      std::vector<HostTensor>& tensors = landing_->tensors.emplace_back();
-      for (const LandingTensor& t : spec.landing) tensors.emplace_back(t.dtype, t.rows, t.heads, t.dim);
+      std::vector<HostTensor>& tensors = recv_buffers_->tensors.emplace_back();
+      for (const RecvTensor& t : spec.recv_buffers) tensors.emplace_back(t.dtype, t.rows, t.heads, t.dim);
     }
   }
 
@@ -43,12 +43,12 @@ class HostMemoryPass final : public DevicePass {
   int begin(std::span<const ConstTensorView> own, void*) override {
     epoch_.begin();
     ++num_epochs_;
-    slot_ = landing_->slots.take(spec_.label);
-    for (HostTensor& tensor : landing_->tensors[static_cast<size_t>(slot_)]) tensor.fill(std::nanf(""));
+    slot_ = recv_buffers_->slots.take(spec_.label);
+    for (HostTensor& tensor : recv_buffers_->tensors[static_cast<size_t>(slot_)]) tensor.fill(std::nanf(""));
     for (size_t t = 0; t < own.size(); ++t) {
       for (const LocalKvRange& rows : spec_.own_rows) {
         const ConstTensorView from = slice_rows(own[t], {rows.row, rows.row + rows.keys.size()});
-        std::memcpy(slice_rows(landing(static_cast<int>(t), slot_), rows.keys).data, from.data,
+        std::memcpy(slice_rows(recv_buffers(static_cast<int>(t), slot_), rows.keys).data, from.data,
                     static_cast<size_t>(from.rows * from.row_bytes()));
       }
     }
@@ -57,39 +57,40 @@ class HostMemoryPass final : public DevicePass {
   int begin_kept(KeptSlot kept, void*) override {
     epoch_.begin();
     ++num_epochs_;
-    landing_->slots.take_kept(kept.slot, spec_.label);
+    recv_buffers_->slots.take_kept(kept.slot, spec_.label);
     return slot_ = kept.slot;
   }
-  TensorView landing(int tensor, int slot) const override {
-    return landing_->tensors.at(static_cast<size_t>(slot)).at(static_cast<size_t>(tensor)).view();
+  TensorView recv_buffers(int tensor, int slot) const override {
+    return recv_buffers_->tensors.at(static_cast<size_t>(slot)).at(static_cast<size_t>(tensor)).view();
   }
-  int num_slots() const override { return landing_->slots.size(); }
+  int num_slots() const override { return recv_buffers_->slots.size(); }
   int num_epochs() const { return num_epochs_; }
 
   void cast(int stage, std::span<const ConstTensorView> sources, void*) override {
     comm::check_sources(spec_, sources, 0);
     epoch_.cast(stage);
     std::vector<CastTensor> tensors;
-    for (size_t t = 0; t < sources.size(); ++t) tensors.push_back({sources[t], landing(static_cast<int>(t), slot_)});
+    for (size_t t = 0; t < sources.size(); ++t)
+      tensors.push_back({sources[t], recv_buffers(static_cast<int>(t), slot_)});
     const std::string label = spec_.label + " stage " + std::to_string(stage);
     under_way_[stage] = control_.group_cast(spec_.casts.at(static_cast<size_t>(stage)), tensors, label);
   }
-  void wait_cast(int stage, void*) override {
-    epoch_.wait_cast(stage);
+  void wait_group_cast(int stage, void*) override {
+    epoch_.wait_group_cast(stage);
     if (under_way_.contains(stage)) under_way_[stage]->wait();
     under_way_.erase(stage);
   }
   /// Once this rank's calls have ended: what comes has, too, since all ranks have made them.
-  void wait_sent(int stage, void*) override {
-    epoch_.wait_sent(stage);
+  void wait_send(int stage, void*) override {
+    epoch_.wait_send(stage);
     if (under_way_.contains(stage)) under_way_[stage]->wait();
     under_way_.erase(stage);
   }
   /// What is given is poison until rows come: whoever still reads it does not get what was there.
   void give(int stage, void*) override {
     epoch_.give(stage);
-    for (size_t t = 0; t < spec_.landing.size(); ++t) {
-      const TensorView tensor = landing(static_cast<int>(t), slot_);
+    for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {
+      const TensorView tensor = recv_buffers(static_cast<int>(t), slot_);
       for (const RowCopy& copy : spec_.casts.at(static_cast<size_t>(stage)).recvs) {
         const TensorView rows = slice_rows(tensor, copy.rows);
         std::memset(rows.data, 0xff, static_cast<size_t>(rows.rows * rows.row_bytes()));
@@ -161,16 +162,16 @@ class HostMemoryPass final : public DevicePass {
 
   void end(void*) override {
     close();
-    landing_->slots.give_back(slot_);
+    recv_buffers_->slots.give_back(slot_);
   }
   KeptSlot end_kept(void*) override {
     close();
-    landing_->slots.keep(slot_);
+    recv_buffers_->slots.keep(slot_);
     return {slot_};
   }
   void drop_kept(KeptSlot kept) override {
-    landing_->slots.take_kept(kept.slot, spec_.label);
-    landing_->slots.give_back(kept.slot);
+    recv_buffers_->slots.take_kept(kept.slot, spec_.label);
+    recv_buffers_->slots.give_back(kept.slot);
   }
 
  private:
@@ -193,7 +194,7 @@ class HostMemoryPass final : public DevicePass {
   Communicator& control_;
   const DevicePassSpec spec_;
   comm::EpochState epoch_;
-  std::shared_ptr<Landing> landing_;
+  std::shared_ptr<Landing> recv_buffers_;
   mutable std::map<int, std::unique_ptr<CommHandle>> under_way_;
   std::vector<HostTensor> stored_;
   std::vector<Range> left_, absent_;
@@ -210,12 +211,12 @@ class HostMemoryDevice final : public DeviceCommunicator {
   std::string_view name() const override { return "host"; }
   int device() const override { return 0; }
   Communicator& control() override { return control_; }
-  KernelTransfers kernel_transfers() const override { return {true, true, LandingReuse::kByCredit}; }
+  KernelTransfers kernel_transfers() const override { return {true, true, RecvBufferReuse::kByCredit}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
     return passes_.back();
   }
-  void set_facts(const CallFacts& facts) override { control_.set_facts(facts); }
+  void set_call_fingerprint(const CallFingerprint& facts) override { control_.set_call_fingerprint(facts); }
   const std::vector<std::shared_ptr<HostMemoryPass>>& passes() const { return passes_; }
   void all_reduce(float* values, int count, ReduceOp op, void*) override {
     control_.all_reduce({values, static_cast<size_t>(count)}, op, "all_reduce");

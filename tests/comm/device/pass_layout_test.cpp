@@ -42,7 +42,7 @@ std::vector<DevicePassSpec> random_specs(int size, uint64_t seed) {
   for (size_t rank = 0; rank < specs.size(); ++rank) {
     specs[rank].label = "random";
     specs[rank].reduces = specs[rank].casts;
-    specs[rank].landing = {{buffer_rows[rank], 2, 8, DType::kBFloat16}};
+    specs[rank].recv_buffers = {{buffer_rows[rank], 2, 8, DType::kBFloat16}};
     specs[rank].returns = {{buffer_rows[rank], shard_rows, 2, 8, DType::kFloat32, DType::kFloat32}};
   }
   return specs;
@@ -94,7 +94,7 @@ TEST(PassLayout, CastMovesEveryRowOfTheTablesOnceInFewerPieces) {
 
 TEST(PassLayout, NeighbouringPiecesAreOneCopy) {
   DevicePassSpec spec;
-  spec.landing = {{100, 1, 8, DType::kBFloat16}};
+  spec.recv_buffers = {{100, 1, 8, DType::kBFloat16}};
   spec.casts = {{{{1, {0, 4}, 10}, {1, {4, 9}, 14}, {1, {9, 12}, 30}}, {}}};
   const PassLayout layout = make_pass_layout({0, 2}, spec);
   ASSERT_EQ(layout.casts[0].size(), 1u);
@@ -110,7 +110,7 @@ TEST(PassLayout, PeersAreServedInTurnsSoThatNobodyIsEverybodysFirst) {
   std::vector<RowCopy> sends;
   for (const int peer : {0, 1, 3}) sends.push_back({peer, {0, 1}, 0});
   DevicePassSpec spec;
-  spec.landing = {{100, 1, 8, DType::kBFloat16}};
+  spec.recv_buffers = {{100, 1, 8, DType::kBFloat16}};
   spec.casts = {{sends, sends}};
   const PassLayout layout = make_pass_layout({2, 4}, spec);
   std::vector<int> targets;
@@ -229,7 +229,7 @@ TEST(PassCheck, AcceptsPassesThatFitAndRefusesThoseThatDoNotOnEveryRank) {
     if (comm.rank() == 1) bad.num_slots = 5;
     expect_refused(bad, "stages, tensors and slots of pass 'random'");
     bad = spec;
-    if (comm.rank() == 2) bad.landing[0].dim = 3;
+    if (comm.rank() == 2) bad.recv_buffers[0].dim = 3;
     expect_refused(bad, "multiples of 16 bytes");
     bad = spec;
     bad.returns[0].heads = 1, bad.returns[0].dim = 4;  // 16 bytes: kernels would sum into the next row
@@ -268,9 +268,9 @@ TEST(EpochState, RefusesCallsOutOfOrder) {
   EXPECT_THROW(state.cast(0), InvalidArgument);
   state.begin();
   EXPECT_THROW(state.begin(), InvalidArgument);
-  EXPECT_THROW(state.wait_cast(0), InvalidArgument);
+  EXPECT_THROW(state.wait_group_cast(0), InvalidArgument);
   state.cast(0);
-  state.wait_cast(0);
+  state.wait_group_cast(0);
   EXPECT_THROW(state.cast(0), InvalidArgument);
   EXPECT_THROW(state.cast(2), InvalidArgument);
   EXPECT_THROW(state.end(), InvalidArgument);
@@ -297,7 +297,7 @@ TEST(EpochState, RefusesCreditsOutOfOrder) {
   EXPECT_THROW(state.give(0), InvalidArgument) << "which is not credited";
   EXPECT_THROW(state.cast(1), InvalidArgument) << "which was not given";
   state.cast(0);
-  EXPECT_THROW(state.wait_sent(0), InvalidArgument) << "for which the pass is not prepared";
+  EXPECT_THROW(state.wait_send(0), InvalidArgument) << "for which the pass is not prepared";
   state.give(2);
   EXPECT_THROW(state.give(2), InvalidArgument);
   state.cast(2);

@@ -11,7 +11,7 @@
 
 #include <cstring>
 
-#include "comm/device/host_board.hpp"
+#include "comm/device/host_control_block.hpp"
 #include "comm/process_group.hpp"
 #include "tangram/error.hpp"
 #include "tangram/socket_group.hpp"
@@ -72,10 +72,10 @@ TEST(ProcessIdentity, RanksWithEqualNumbersDoNotReadEachOthersAddresses) {
   const auto outcomes = testing::run_processes(2, [&](int rank) {
     run_as_process_one([&] {
       SocketGroup group({rank, 2, "unix:" + folder.path(), 30});
-      const HostBoard board(group.communicator(), 30);
-      HostBoard::store_first(board.row(1 - rank).report, static_cast<uint64_t>(100 + rank));
+      const HostControlBlock control_block(group.communicator(), 30);
+      HostControlBlock::store_first(control_block.row(1 - rank).report, static_cast<uint64_t>(100 + rank));
       group.communicator().barrier("written");
-      if (HostBoard::load(board.row(rank).report) != static_cast<uint64_t>(101 - rank)) {
+      if (HostControlBlock::load(control_block.row(rank).report) != static_cast<uint64_t>(101 - rank)) {
         throw InternalError("the board is not shared");
       }
       group.communicator().barrier("read");

@@ -139,7 +139,7 @@ struct PassData {
       spec.casts.push_back(exchange(stage, rank));
       spec.reduces.push_back(exchange(stage, rank));
     }
-    spec.landing.assign(kTensors, {buffer_rows(rank), kHeads, kDim, DType::kFloat32});
+    spec.recv_buffers.assign(kTensors, {buffer_rows(rank), kHeads, kDim, DType::kFloat32});
     spec.returns.assign(kTensors, {buffer_rows(rank), shard_rows, kHeads, kDim, DType::kFloat32, DType::kBFloat16});
     return spec;
   }
@@ -151,17 +151,17 @@ struct PassData {
 void cast_all(DevicePass& pass, const std::vector<HostTensor>& sources) {
   const std::vector<ConstTensorView> views(sources.begin(), sources.end());
   for (const int stage : {0, 1}) pass.cast(stage, views, nullptr);
-  for (const int stage : {0, 1}) pass.wait_cast(stage, nullptr);
+  for (const int stage : {0, 1}) pass.wait_group_cast(stage, nullptr);
 }
 
 void expect_landed(const DevicePass& pass, int slot, const PassData& data, int rank, int epoch) {
   for (int t = 0; t < kTensors; ++t) {
-    const TensorView landing = pass.landing(t, slot);
-    const auto* values = static_cast<const float*>(landing.data);
+    const TensorView recv_buffers = pass.recv_buffers(t, slot);
+    const auto* values = static_cast<const float*>(recv_buffers.data);
     for (size_t stage = 0; stage < 2; ++stage) {
       for (const RowCopy& copy : data.exchange(stage, rank).recvs) {
         for (int64_t i = 0; i < copy.rows.size(); ++i) {
-          ASSERT_EQ(values[(copy.rows.begin + i) * landing.row_stride + kDim],
+          ASSERT_EQ(values[(copy.rows.begin + i) * recv_buffers.row_stride + kDim],
                     element_value(copy.peer, t + epoch, copy.peer_row + i, 1, 0))
               << "rank " << rank << ", stage " << stage << ", row " << copy.rows.begin + i;
         }
@@ -289,7 +289,7 @@ TEST_P(NodePasses, SumsCrossOnceToo) {
     const int rank = comm.rank();
     DevicePassSpec spec = data.spec(rank);
     spec.casts.clear();
-    spec.landing.clear();
+    spec.recv_buffers.clear();
     const auto pass = comm.prepare_pass(spec);
     std::set<std::pair<int, int64_t>> needed;  // (node, owned row) that partial rows come from
     for (const Exchange& exchange : spec.reduces) {
@@ -348,7 +348,7 @@ TEST(NodeCommunicator, KeptRowsAreThereForAnotherPass) {
     forward.num_slots = 3;
     const auto first = comm.prepare_pass(forward);
     backward.casts.clear();
-    backward.landing_of = first;
+    backward.recv_buffers_of = first;
     const auto second = comm.prepare_pass(backward);
     first->begin(nullptr);
     cast_all(*first, filled(data.shard_rows, rank, 4));
@@ -379,9 +379,9 @@ TEST(NodeCommunicator, RefusesLandingTensorsOfAnother) {
   run_ranks(nodes, [&](DeviceCommunicator& comm) {
     DevicePassSpec spec = data.spec(comm.rank());
     const auto pass = comm.prepare_pass(spec);
-    spec.landing_of = pass;
-    spec.landing[0].rows += 1;
-    spec.landing[1].rows += 1;
+    spec.recv_buffers_of = pass;
+    spec.recv_buffers[0].rows += 1;
+    spec.recv_buffers[1].rows += 1;
     EXPECT_THROW(comm.prepare_pass(spec), InvalidArgument);
   });
 }
@@ -389,7 +389,7 @@ TEST(NodeCommunicator, RefusesLandingTensorsOfAnother) {
 TEST(NodeCommunicator, RefusesToReuseMemoryInAPass) {
   const PassData data(4, 5);
   run_ranks({4, 2}, [&](DeviceCommunicator& comm) {
-    EXPECT_EQ(comm.kernel_transfers().landing_reuse, LandingReuse::kNone);
+    EXPECT_EQ(comm.kernel_transfers().landing_reuse, RecvBufferReuse::kNone);
     DevicePassSpec spec = data.spec(comm.rank());
     spec.credited = {1};
     EXPECT_THROW(comm.prepare_pass(spec), InvalidArgument);

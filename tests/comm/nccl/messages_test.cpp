@@ -89,7 +89,7 @@ struct RandomPass {
       DevicePassSpec& spec = specs.emplace_back();
       spec.casts = spec.reduces = {random.ranks[rank]};
       for (const int dim : kDims) {
-        spec.landing.push_back({random.buffer_rows[rank], kHeads, dim, DType::kBFloat16});
+        spec.recv_buffers.push_back({random.buffer_rows[rank], kHeads, dim, DType::kBFloat16});
         spec.returns.push_back(
             {random.buffer_rows[rank], random.shard_rows, kHeads, dim, DType::kFloat32, DType::kFloat32});
       }

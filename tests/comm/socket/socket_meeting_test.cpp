@@ -136,7 +136,7 @@ TEST(Handshake, AProofIsWorthNothingElsewhere) {
 }
 
 // A probe of the network that connects and says nothing, or something else.
-TEST(SocketMeeting, StrangersDoNotKeepTheRanksFromMeeting) {
+TEST(SocketRendezvous, StrangersDoNotKeepTheRanksFromMeeting) {
   const uint16_t port = free_port();
   std::future<void> rank_0 = meet(0, 2, tcp(port));
   const comm::UniqueFd silent = call(port), slow = call(port), talks = call(port);
@@ -147,7 +147,7 @@ TEST(SocketMeeting, StrangersDoNotKeepTheRanksFromMeeting) {
   EXPECT_NO_THROW(rank_0.get());
 }
 
-TEST(SocketMeeting, PlausibleBytesAreNotAcceptedAsRank1) {
+TEST(SocketRendezvous, PlausibleBytesAreNotAcceptedAsRank1) {
   const uint16_t port = free_port();
   std::future<void> rank_0 = meet(0, 2, tcp(port));
   const comm::UniqueFd liar = call(port);
@@ -161,7 +161,7 @@ TEST(SocketMeeting, PlausibleBytesAreNotAcceptedAsRank1) {
   EXPECT_NO_THROW(rank_0.get());
 }
 
-TEST(SocketMeeting, AHelloOfAWrongSizeOrRankDoesNotEndRank0) {
+TEST(SocketRendezvous, AHelloOfAWrongSizeOrRankDoesNotEndRank0) {
   const uint16_t port = free_port();
   std::future<void> rank_0 = meet(0, 2, tcp(port));
   for (const auto& [rank, size] : {std::pair{1, 3}, std::pair{0, 2}, std::pair{-5, 2}, std::pair{7, 2}}) {
@@ -174,7 +174,7 @@ TEST(SocketMeeting, AHelloOfAWrongSizeOrRankDoesNotEndRank0) {
   EXPECT_NO_THROW(rank_0.get());
 }
 
-TEST(SocketMeeting, TwoJobsAtOneAddressAreNotPairedCrosswise) {
+TEST(SocketRendezvous, TwoJobsAtOneAddressAreNotPairedCrosswise) {
   const uint16_t port = free_port();
   std::future<void> rank_0 = meet(0, 2, tcp(port));
   std::future<void> of_other_job = meet(1, 2, tcp(port), "the secret of another job", kSoon_s);
@@ -184,7 +184,7 @@ TEST(SocketMeeting, TwoJobsAtOneAddressAreNotPairedCrosswise) {
   EXPECT_NO_THROW(rank_0.get());
 }
 
-TEST(SocketMeeting, APortThatRepeatsWhatItHearsIsNotTakenForRank0) {
+TEST(SocketRendezvous, APortThatRepeatsWhatItHearsIsNotTakenForRank0) {
   uint16_t port = 0;
   const comm::UniqueFd listener = bound_socket(&port);
   ASSERT_EQ(::listen(listener.get(), 64), 0);
@@ -196,7 +196,7 @@ TEST(SocketMeeting, APortThatRepeatsWhatItHearsIsNotTakenForRank0) {
   EXPECT_THAT([&] { rank_1.get(); }, ThrowsMessage<Timeout>(HasSubstr("rank 0 did not start")));
 }
 
-TEST(SocketMeeting, ManySilentCallersDoNotUseUpRank0) {
+TEST(SocketRendezvous, ManySilentCallersDoNotUseUpRank0) {
   const uint16_t port = free_port();
   std::future<void> rank_0 = meet(0, 2, tcp(port));
   std::vector<comm::UniqueFd> silent;
@@ -206,7 +206,7 @@ TEST(SocketMeeting, ManySilentCallersDoNotUseUpRank0) {
   EXPECT_NO_THROW(rank_0.get());
 }
 
-TEST(SocketMeeting, ByTcpASecretIsNeeded) {
+TEST(SocketRendezvous, ByTcpASecretIsNeeded) {
   for (const int rank : {0, 1}) {
     EXPECT_THAT([&] { SocketGroup({rank, 2, tcp(free_port()), kSoon_s}); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("need a secret of their job")));
@@ -214,7 +214,7 @@ TEST(SocketMeeting, ByTcpASecretIsNeeded) {
 }
 
 // Usual under Slurm: "the path of a socket must be shorter than 108 bytes".
-TEST(SocketMeeting, RanksMeetInAFolderOfALongPath) {
+TEST(SocketRendezvous, RanksMeetInAFolderOfALongPath) {
   const testing::TemporaryFolder top;
   const std::string folder = top.path() + "/" + std::string(145, 'x');
   ASSERT_TRUE(std::filesystem::create_directory(folder));
@@ -246,7 +246,7 @@ std::set<std::string> listening_addresses() {
   return addresses;
 }
 
-TEST(SocketMeeting, RanksListenOnTheChosenInterfaceOnly) {
+TEST(SocketRendezvous, RanksListenOnTheChosenInterfaceOnly) {
   const uint16_t port = free_port();
   std::future<void> rank_0 = meet(0, 3, tcp(port)), rank_1 = meet(1, 3, tcp(port));
   // Rank 2 has not come, so both wait for it; rank 1 listens from when it has reached rank 0.

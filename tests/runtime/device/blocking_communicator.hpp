@@ -31,13 +31,13 @@ class BlockingPass final : public DevicePass {
     for (const ReturnTensor& t : spec.returns) {
       stored_.emplace_back(static_cast<size_t>(t.partial_rows * t.heads * t.dim) * size_of(t.reduce_dtype));
     }
-    if (spec.landing_of != nullptr) {
-      shared_ = std::dynamic_pointer_cast<BlockingPass>(spec.landing_of);
+    if (spec.recv_buffers_of != nullptr) {
+      shared_ = std::dynamic_pointer_cast<BlockingPass>(spec.recv_buffers_of);
     } else {
       slots_.resize(static_cast<size_t>(spec.num_slots));
       kept_.resize(slots_.size());
       for (Slot& slot : slots_) {
-        for (const LandingTensor& t : spec.landing) {
+        for (const RecvTensor& t : spec.recv_buffers) {
           slot.emplace_back(static_cast<size_t>(t.rows * t.heads * t.dim) * size_of(t.dtype));
         }
       }
@@ -50,15 +50,15 @@ class BlockingPass final : public DevicePass {
     for (size_t i = 0; i < home.kept_.size(); ++i) {
       if (home.kept_[i]) continue;
       const int slot = open(static_cast<int>(i));
-      for (size_t t = 0; t < own.size(); ++t) copy_own(own[t], landing(static_cast<int>(t), slot), stream);
+      for (size_t t = 0; t < own.size(); ++t) copy_own(own[t], recv_buffers(static_cast<int>(t), slot), stream);
       return slot;
     }
     throw InvalidArgument("BlockingPass::begin: no free slot");
   }
   int begin_kept(KeptSlot kept, void*) override { return open(kept.slot); }
-  TensorView landing(int tensor, int slot) const override {
+  TensorView recv_buffers(int tensor, int slot) const override {
     const BlockingPass& home = shared_ ? *shared_ : *this;
-    const LandingTensor& t = spec_.landing[static_cast<size_t>(tensor)];
+    const RecvTensor& t = spec_.recv_buffers[static_cast<size_t>(tensor)];
     return {{home.slots_[static_cast<size_t>(slot)][static_cast<size_t>(tensor)].as<void>(), t.dtype, t.rows, t.heads,
              t.dim, int64_t{t.heads} * t.dim, t.dim}};
   }
@@ -70,20 +70,20 @@ class BlockingPass final : public DevicePass {
     std::vector<CastTensor> tensors;
     for (size_t i = 0; i < sources.size(); ++i) {
       from.push_back(fetch(sources[i]));
-      to.push_back(fetch(landing(static_cast<int>(i), slot_)));
+      to.push_back(fetch(recv_buffers(static_cast<int>(i), slot_)));
     }
     for (size_t i = 0; i < sources.size(); ++i) tensors.push_back({from[i], to[i]});
     const Exchange& exchange = spec_.casts[static_cast<size_t>(stage)];
     control_.group_cast(exchange, tensors, "cast")->wait();
     for (size_t i = 0; i < sources.size(); ++i) {
       for (const RowCopy& copy : exchange.recvs) {
-        const TensorView target = slice_rows(landing(static_cast<int>(i), slot_), copy.rows);
+        const TensorView target = slice_rows(recv_buffers(static_cast<int>(i), slot_), copy.rows);
         const ConstTensorView rows = slice_rows(to[i].view(), copy.rows);
         cuda::upload(target.data, rows.data, static_cast<size_t>(target.rows * target.row_bytes()));
       }
     }
   }
-  void wait_cast(int, void*) override {}
+  void wait_group_cast(int, void*) override {}
   KvReadyFlags ready_flags() const override {
     const auto* flags = flags_.as<uint64_t>();
     return {flags, flags, control_.size(), 0, context_.as<void>()};
@@ -208,11 +208,11 @@ class BlockingCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return "blocking"; }
   int device() const override { return device_; }
   Communicator& control() override { return control_; }
-  KernelTransfers kernel_transfers() const override { return {with_flags_, with_flags_, LandingReuse::kInOrder}; }
+  KernelTransfers kernel_transfers() const override { return {with_flags_, with_flags_, RecvBufferReuse::kInOrder}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     return std::make_shared<BlockingPass>(control_, spec, with_flags_);
   }
-  void set_facts(const CallFacts& facts) override { control_.set_facts(facts); }
+  void set_call_fingerprint(const CallFingerprint& facts) override { control_.set_call_fingerprint(facts); }
   void all_reduce(float* values, int count, ReduceOp op, void* stream) override {
     std::vector<float> host(static_cast<size_t>(count));
     cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");

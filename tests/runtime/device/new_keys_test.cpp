@@ -129,7 +129,7 @@ constexpr int64_t round_up_to(int64_t bytes, int64_t unit) { return (bytes + uni
 
 /// Of one slot, each of its tensors on a kibibyte.
 struct SlotBytes {
-  int64_t landing = 0, returns = 0;
+  int64_t recv_buffers = 0, returns = 0;
 };
 /// What the plan says that a rank of a pack receives: rows of K and V in bfloat16, and of their gradients in float32.
 SlotBytes slot_bytes(const Plan& plan, int rank) {
@@ -162,13 +162,13 @@ TEST(NewKeys, ExactMemoryIsWhatTheLayoutsOfTheLargestMasksSay) {
         key.reset();
         count_key(rank, plans.back(), key);
         const SlotBytes wanted = slot_bytes(*plans.back(), rank.control.rank());
-        most = {std::max(most.landing, wanted.landing), std::max(most.returns, wanted.returns)};
-        EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.landing + 2 * most.returns) << "seed " << seed;
+        most = {std::max(most.recv_buffers, wanted.recv_buffers), std::max(most.returns, wanted.returns)};
+        EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.recv_buffers + 2 * most.returns) << "seed " << seed;
       }
       for (const auto& plan : plans) expect_nobody_met(count_key(rank, plan, key), size);
-      EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.landing + 2 * most.returns);
+      EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.recv_buffers + 2 * most.returns);
       // All ranks together: that, flags and whole pages.
-      float all = static_cast<float>((most.landing + most.returns) / 512);
+      float all = static_cast<float>((most.recv_buffers + most.returns) / 512);
       rank.control.all_reduce({&all, 1}, ReduceOp::kSum, "KiB of all ranks");
       const int64_t flags = runtime_counts().mapped_bytes - before - static_cast<int64_t>(all) * 1024;
       EXPECT_GT(flags, 0);

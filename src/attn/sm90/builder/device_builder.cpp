@@ -26,7 +26,7 @@ void DeviceBuilder::build(const MaskData& data, cudaStream_t stream) {
   if (const auto* documents = std::get_if<CuSeqlens>(&data)) build_documents(*documents, stream);
   if (const auto* table = std::get_if<BlockTable>(&data)) build_blocks(*table, stream);
   if (const auto* list = std::get_if<RangeList>(&data)) build_ranges(*list, stream);
-  board_.copy(&build_.state->report, stream);
+  control_block_.copy(&build_.state->report, stream);
 }
 
 void DeviceBuilder::build_documents(const CuSeqlens& documents, cudaStream_t stream) {

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "attn/sm90/builder/report_board.hpp"
+#include "attn/sm90/builder/error_report_buffer.hpp"
 #include "cuda/device_buffer.hpp"
 #include "schedule/builder/build_layout.hpp"
 #include "tangram/mask_data.hpp"
@@ -33,10 +33,10 @@ class DeviceBuilder {
 
   /// Throws InvalidArgument for a mask that was refused since the last time that this was asked, as far as the host
   /// knows by now.
-  void check() { board_.check(); }
+  void check() { control_block_.check(); }
 
   size_t device_bytes() const;
-  size_t host_bytes() const { return ReportBoard::kBytes; }
+  size_t host_bytes() const { return ErrorReportBuffer::kBytes; }
 
  private:
   void build_documents(const CuSeqlens& documents, cudaStream_t stream);
@@ -46,7 +46,7 @@ class DeviceBuilder {
   AttnShape shape_;
   schedule::builder::BuildLayout layout_;
   cuda::DeviceBuffer memory_;
-  ReportBoard board_;
+  ErrorReportBuffer control_block_;
   schedule::builder::SortBuild build_;
   std::vector<cuda::DeviceBuffer> bitmaps_;  // of blocks, each larger than those before, which graphs may hold
 };

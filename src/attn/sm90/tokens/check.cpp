@@ -33,29 +33,29 @@ DeviceBoard& board_of_current_device() {
   int device = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
-  DeviceBoard& board = boards[device];
-  if (board.told == nullptr) {
+  DeviceBoard& control_block = boards[device];
+  if (control_block.told == nullptr) {
     const cuda::AllowAllocationDuringCapture allow;
-    if (board.num_refused == nullptr) {
-      board.num_refused = (new cuda::DeviceBuffer(cuda::DeviceBuffer::zeros(sizeof(int32_t))))->as<int32_t>();
+    if (control_block.num_refused == nullptr) {
+      control_block.num_refused = (new cuda::DeviceBuffer(cuda::DeviceBuffer::zeros(sizeof(int32_t))))->as<int32_t>();
     }
     void* page = nullptr;
     cuda::check(cudaHostAlloc(&page, sizeof(Board), cudaHostAllocDefault), "cudaHostAlloc");
-    board.told = new (page) Board();
+    control_block.told = new (page) Board();
   }
-  return board;
+  return control_block;
 }
 
 }  // namespace
 
 void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t* counts, cudaStream_t stream) {
   if (shape.seqlen_q == 0) return;
-  const DeviceBoard& board = board_of_current_device();
+  const DeviceBoard& control_block = board_of_current_device();
   CheckParams params{};
   params.indices = indices.indices;
   params.counts = counts;
-  params.num_refused = board.num_refused;
-  params.board = board.told;
+  params.num_refused = control_block.num_refused;
+  params.control_block = control_block.told;
   params.topk = indices.topk;
   params.seqlen_k = shape.seqlen_k;
   params.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
@@ -65,13 +65,13 @@ void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t*
 }
 
 void throw_refused(const char* function) {
-  DeviceBoard& board = board_of_current_device();
-  const std::lock_guard lock(board.mutex);
-  const int32_t count = std::atomic_ref(board.told->count).load(std::memory_order_acquire);
-  if (count == board.known) return;
-  const int32_t num_refused = count - board.known;
-  board.known = count;
-  const volatile Board::Refused& last = board.told->last;
+  DeviceBoard& control_block = board_of_current_device();
+  const std::lock_guard lock(control_block.mutex);
+  const int32_t count = std::atomic_ref(control_block.told->count).load(std::memory_order_acquire);
+  if (count == control_block.known) return;
+  const int32_t num_refused = count - control_block.known;
+  control_block.known = count;
+  const volatile Board::Refused& last = control_block.told->last;
   const bool repeated = last.is_repeated != 0;
   const int32_t row = last.row, head = last.kv_head, key = last.key;
   require(false,

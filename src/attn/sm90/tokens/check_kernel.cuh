@@ -66,7 +66,7 @@ struct ListCheck {
     int32_t told;
     do {
       told = now;
-      *static_cast<volatile int32_t*>(&params.board->count) = told;
+      *static_cast<volatile int32_t*>(&params.control_block->count) = told;
       __threadfence_system();
     } while (now != told);
   }
@@ -83,7 +83,7 @@ struct ListCheck {
       end = 0;
       // One lane tells: the last of those that have something to.
       if ((wrong >> lane) == 1) {
-        *reinterpret_cast<int4*>(&params.board->last) = {row, head, wrong_key, outside ? 0 : 1};
+        *reinterpret_cast<int4*>(&params.control_block->last) = {row, head, wrong_key, outside ? 0 : 1};
         tell();
       }
       __syncwarp();

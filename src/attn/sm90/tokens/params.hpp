@@ -54,7 +54,7 @@ struct CheckParams {
   const int32_t* indices;
   int32_t* counts;
   int32_t* num_refused;  ///< of all calls on the device
-  Board* board;          ///< in page-locked memory of the host
+  Board* control_block;  ///< in page-locked memory of the host
   int64_t topk;
   int64_t seqlen_k;
   int32_t seqlen_q, num_heads_kv;

@@ -46,7 +46,7 @@ class LatePeer {
                  {{keys / 2, keys / 2 + 20}, 0}};
     late_keys_ = schedule::AwaitedKeys(arrivals_, keys);
     for (HostTensor* tensor : tensors_) sent_.push_back(tensor->clone());
-    context_ = {&abort_, &aborts_[0], board_, 0, kRank, kSize};
+    context_ = {&abort_, &aborts_[0], control_block_, 0, kRank, kSize};
   }
   LatePeer(const LatePeer&) = delete;
   LatePeer& operator=(const LatePeer&) = delete;
@@ -100,7 +100,7 @@ class LatePeer {
   schedule::AwaitedKeys late_keys_;
   uint64_t flags_[2 * kSize] = {}, epoch_ = 7, abort_ = 0;
   uint64_t* aborts_[kSize] = {&abort_, &abort_, &abort_, &abort_};
-  cuda::BoardRow board_[kSize];
+  cuda::ControlBlockRow control_block_[kSize];
   cuda::WaitContext context_;
 };
 

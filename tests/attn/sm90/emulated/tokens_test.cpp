@@ -22,7 +22,7 @@ constexpr AttnShape shape_of(int64_t rows, int64_t keys, int heads, int kv_heads
 struct Checked {
   std::vector<int32_t> counts;
   int32_t num_refused = 0;
-  tokens::Board board;
+  tokens::Board control_block;
 };
 
 Checked check(const RandomTokens& r, int32_t window, const Order& order) {
@@ -33,7 +33,7 @@ Checked check(const RandomTokens& r, int32_t window, const Order& order) {
   params.indices = r.indices.data();
   params.counts = result.counts.data();
   params.num_refused = &result.num_refused;
-  params.board = &result.board;
+  params.control_block = &result.control_block;
   params.topk = r.problem.topk;
   params.seqlen_k = s.seqlen_k;
   params.seqlen_q = static_cast<int32_t>(s.seqlen_q), params.num_heads_kv = s.num_heads_kv;
@@ -125,8 +125,8 @@ TEST(Sm90EmulatedTokens, CheckCountsAndRefuses) {
     }
     ASSERT_GT(r.num_refused, 0);
     EXPECT_EQ(checked.num_refused, r.num_refused);
-    EXPECT_EQ(checked.board.count, r.num_refused);
-    const tokens::Board::Refused& last = checked.board.last;
+    EXPECT_EQ(checked.control_block.count, r.num_refused);
+    const tokens::Board::Refused& last = checked.control_block.last;
     EXPECT_TRUE(r.problem.keys(last.row, last.kv_head).empty());
     const int32_t* list = r.problem.list(last.row, last.kv_head);
     EXPECT_EQ(std::count(list, list + 90, last.key), last.is_repeated ? 2 : 1);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/device/host_board.hpp"
+#include "comm/device/host_control_block.hpp"
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ uint64_t now_ns() {
 }
 
 /// 1 to 2^19 - 1.
-uint32_t tag_of(const CallFacts& facts) {
+uint32_t tag_of(const CallFingerprint& facts) {
   uint64_t hash = facts.given;
   for (const uint64_t word : facts.words) hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
   return std::max(static_cast<uint32_t>(hash >> 45), 1u);
@@ -50,35 +50,35 @@ template <class T>
 void store_words(T& shared, const T& value) {
   static_assert(alignof(T) == alignof(uint64_t));
   auto* to = reinterpret_cast<uint64_t*>(&shared);
-  for (const uint64_t word : std::bit_cast<Words<T>>(value)) HostBoard::store(*to++, word);
+  for (const uint64_t word : std::bit_cast<Words<T>>(value)) HostControlBlock::store(*to++, word);
 }
 
 template <class T>
 T load_words(const T& shared) {
   Words<T> words;
   auto* from = reinterpret_cast<const uint64_t*>(&shared);
-  for (uint64_t& word : words) word = HostBoard::load(*from++);
+  for (uint64_t& word : words) word = HostControlBlock::load(*from++);
   return std::bit_cast<T>(words);
 }
 
 }  // namespace
 
-HostBoard::Memory::Memory(int fd, size_t num_bytes) : bytes(num_bytes) {
+HostControlBlock::Memory::Memory(int fd, size_t num_bytes) : bytes(num_bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) throw CommError("HostBoard: must be able to map shared memory");
-  rows = static_cast<cuda::BoardRow*>(data);
+  if (data == MAP_FAILED) throw CommError("HostControlBlock: must be able to map shared memory");
+  rows = static_cast<cuda::ControlBlockRow*>(data);
 }
 
-HostBoard::Memory::~Memory() {
+HostControlBlock::Memory::~Memory() {
   if (undo) undo(rows);
   ::munmap(rows, bytes);
 }
 
-HostBoard::HostBoard(Communicator& control, double timeout_s) : size_(control.size()) {
+HostControlBlock::HostControlBlock(Communicator& control, double timeout_s) : size_(control.size()) {
   const bool in_process = are_one_process(all_gather(control, ProcessIdentity::own(), "board: processes"));
   const UniqueFd own(::memfd_create("tangram_board", MFD_CLOEXEC));
   if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes())) != 0) {
-    throw CommError("HostBoard: must be able to make shared memory");
+    throw CommError("HostControlBlock: must be able to make shared memory");
   }
   if (control.rank() == 0) memory_ = std::make_shared<Memory>(own.get(), bytes());
   if (in_process) {
@@ -90,14 +90,14 @@ HostBoard::HostBoard(Communicator& control, double timeout_s) : size_(control.si
     const std::vector<UniqueFd> fds = exchange.exchange(own.get());
     if (control.rank() != 0) memory_ = std::make_shared<Memory>(fds[0].get(), bytes());
   }
-  cuda::BoardRow& own_row = row(control.rank());
+  cuda::ControlBlockRow& own_row = row(control.rank());
   own_row.process = ::getpid();
   store(own_row.heartbeat_ns, now_ns());
   control.barrier("board: mapped");
 }
 
-void HostBoard::prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
-                             const std::function<void(void* data)>& undo) {
+void HostControlBlock::prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
+                                    const std::function<void(void* data)>& undo) {
   const std::lock_guard lock(memory_->mutex);
   if (memory_->prepared) return;
   prepare(memory_->rows, memory_->bytes);
@@ -105,20 +105,20 @@ void HostBoard::prepare_once(const std::function<void(void* data, size_t bytes)>
   memory_->undo = undo;
 }
 
-uint64_t HostBoard::load(const uint64_t& word) {
+uint64_t HostControlBlock::load(const uint64_t& word) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
 }
 
-void HostBoard::store(uint64_t& word, uint64_t value) {
+void HostControlBlock::store(uint64_t& word, uint64_t value) {
   std::atomic_ref<uint64_t>(word).store(value, std::memory_order_release);
 }
 
-void HostBoard::store_first(uint64_t& word, uint64_t value) {
+void HostControlBlock::store_first(uint64_t& word, uint64_t value) {
   uint64_t none = 0;
   std::atomic_ref<uint64_t>(word).compare_exchange_strong(none, value, std::memory_order_acq_rel);
 }
 
-void HostBoard::give_up(int rank, std::string_view reason) noexcept {
+void HostControlBlock::give_up(int rank, std::string_view reason) noexcept {
   auto& text = row(rank).text;
   if (text[0] != '\0') return;
   std::memcpy(text, reason.data(), std::min(reason.size(), sizeof(text) - 1));
@@ -127,7 +127,7 @@ void HostBoard::give_up(int rank, std::string_view reason) noexcept {
   }
 }
 
-uint32_t HostBoard::show_facts(int rank, const CallFacts& facts) {
+uint32_t HostControlBlock::show_facts(int rank, const CallFingerprint& facts) {
   if (facts.given == 0) return 0;
   const uint32_t tag = tag_of(facts);
   FactsRow& row = facts_row(rank);
@@ -141,41 +141,41 @@ uint32_t HostBoard::show_facts(int rank, const CallFacts& facts) {
   return tag;
 }
 
-std::optional<CallFacts> HostBoard::facts(int rank, uint32_t tag) const {
+std::optional<CallFingerprint> HostControlBlock::facts(int rank, uint32_t tag) const {
   const FactsRow& row = facts_row(rank);
   for (uint64_t i = 0; i < FactsRow::kLength; ++i) {
     if (load(row.tags[i]) != tag) continue;
-    const CallFacts facts = load_words(row.facts[i]);
+    const CallFingerprint facts = load_words(row.facts[i]);
     // While it was read, the rank may have shown others there.
     if (load(row.tags[i]) == tag) return facts;
   }
   return std::nullopt;
 }
 
-void HostBoard::make_statement(int rank, const Statement& statement) {
+void HostControlBlock::make_agreement_record(int rank, const AgreementRecord& statement) {
   StatementsRow& row = statements_row(rank);
   const uint64_t number = row.num_made;
   store_words(row.made[number % kStatements], statement);
   store(row.num_made, number + 1);
 }
 
-std::optional<Statement> HostBoard::statement(int rank, uint64_t number) const {
+std::optional<AgreementRecord> HostControlBlock::statement(int rank, uint64_t number) const {
   const StatementsRow& row = statements_row(rank);
   if (num_statements(rank) <= number) return std::nullopt;
-  const Statement statement = load_words(row.made[number % kStatements]);
+  const AgreementRecord statement = load_words(row.made[number % kStatements]);
   // While it was read, the rank may have come round.
   if (num_statements(rank) >= number + kStatements) return std::nullopt;
   return statement;
 }
 
-Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s, StillWaits still_waits)
-    : board_(board),
+Watchdog::Watchdog(HostControlBlock& control_block, int rank, double timeout_s, StillWaits still_waits)
+    : control_block_(control_block),
       rank_(rank),
       timeout_s_(timeout_s),
       still_waits_(std::move(still_waits)),
-      processes_(static_cast<size_t>(board.size())) {
-  for (int peer = 0; peer < board.size(); ++peer) {
-    const auto process = static_cast<pid_t>(board.row(peer).process);
+      processes_(static_cast<size_t>(control_block.size())) {
+  for (int peer = 0; peer < control_block.size(); ++peer) {
+    const auto process = static_cast<pid_t>(control_block.row(peer).process);
     if (process == ::getpid()) continue;
     processes_[static_cast<size_t>(peer)] = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   }
@@ -185,13 +185,13 @@ Watchdog::Watchdog(HostBoard& board, int rank, double timeout_s, StillWaits stil
 Watchdog::~Watchdog() {
   stopping_ = true;
   thread_.join();
-  HostBoard::store(board_.row(rank_).has_left, 1);
+  HostControlBlock::store(control_block_.row(rank_).has_left, 1);
 }
 
 void Watchdog::run() {
   while (!stopping_) {
-    HostBoard::store(board_.row(rank_).heartbeat_ns, now_ns());
-    for (int peer = 0; peer < board_.size(); ++peer) {
+    HostControlBlock::store(control_block_.row(rank_).heartbeat_ns, now_ns());
+    for (int peer = 0; peer < control_block_.size(); ++peer) {
       if (peer != rank_) look(peer);
     }
     look_at_waits();
@@ -200,16 +200,16 @@ void Watchdog::run() {
 }
 
 void Watchdog::look(int peer) {
-  const cuda::BoardRow& row = board_.row(peer);
-  if (HostBoard::load(row.has_left) != 0) return;
+  const cuda::ControlBlockRow& row = control_block_.row(peer);
+  if (HostControlBlock::load(row.has_left) != 0) return;
   const UniqueFd& process = processes_[static_cast<size_t>(peer)];
   pollfd polled{process.get(), POLLIN, 0};
   if (process && ::poll(&polled, 1, 0) > 0) {
-    if (HostBoard::load(row.has_left) == 0) notice(cuda::WaitKind::kEnded, peer);
+    if (HostControlBlock::load(row.has_left) == 0) notice(cuda::WaitKind::kEnded, peer);
     return;
   }
   // Kernels that wait for it say more, so they come first; this is for those that wait for nothing yet.
-  const double silent_s = static_cast<double>(now_ns() - HostBoard::load(row.heartbeat_ns)) * 1e-9;
+  const double silent_s = static_cast<double>(now_ns() - HostControlBlock::load(row.heartbeat_ns)) * 1e-9;
   if (silent_s < 1.5 * timeout_s_ + 1 || silent_s > 1e9) return;
   notice(cuda::WaitKind::kSilent, peer);
 }
@@ -217,7 +217,8 @@ void Watchdog::look(int peer) {
 void Watchdog::look_at_waits() {
   // Kernels write it again and again while they wait, so that one that does not come back has ended.
   constexpr double kPause_s = 1;
-  const uint64_t word = std::atomic_ref<uint64_t>(board_.row(rank_).waiting).exchange(0, std::memory_order_acq_rel);
+  const uint64_t word =
+      std::atomic_ref<uint64_t>(control_block_.row(rank_).waiting).exchange(0, std::memory_order_acq_rel);
   if (word == 0) return;
   const double now_s = static_cast<double>(now_ns()) * 1e-9;
   if (now_s - wait_seen_s_ > kPause_s) waits_since_s_ = now_s - timeout_s_ / 2;
@@ -226,7 +227,7 @@ void Watchdog::look_at_waits() {
 }
 
 void Watchdog::notice(cuda::WaitKind kind, int peer) {
-  HostBoard::store_first(board_.row(rank_).host_abort, cuda::pack({kind, rank_, peer, 0, 0, 0}));
+  HostControlBlock::store_first(control_block_.row(rank_).host_abort, cuda::pack({kind, rank_, peer, 0, 0, 0}));
 }
 
 }  // namespace tangram::comm

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/program/landing_rows.hpp"
+#include "plan/program/recv_buffer_rows.hpp"
 
 #include <algorithm>
 
@@ -17,10 +17,11 @@ RowLists lists_of(const std::vector<const std::vector<RowCopy>*>& owned, int64_t
   RowLists lists;
   lists.begins.assign(static_cast<size_t>(shard_rows) + 1, 0);
   const auto for_each_row = [&](const auto& visit) {
-    int32_t landing = 0;
+    int32_t recv_buffers = 0;
     for (const auto* pieces : owned) {
       for (const RowCopy& piece : *pieces) {
-        for (int64_t row = piece.rows.begin; row < piece.rows.end; ++row) visit(static_cast<size_t>(row), landing++);
+        for (int64_t row = piece.rows.begin; row < piece.rows.end; ++row)
+          visit(static_cast<size_t>(row), recv_buffers++);
       }
     }
   };
@@ -28,15 +29,15 @@ RowLists lists_of(const std::vector<const std::vector<RowCopy>*>& owned, int64_t
   for (size_t row = 0; row + 1 < lists.begins.size(); ++row) lists.begins[row + 1] += lists.begins[row];
   lists.rows.resize(static_cast<size_t>(lists.begins.back()));
   std::vector<int32_t> next(lists.begins.begin(), lists.begins.end() - 1);
-  for_each_row([&](size_t row, int32_t landing) { lists.rows[static_cast<size_t>(next[row]++)] = landing; });
+  for_each_row([&](size_t row, int32_t recv_buffers) { lists.rows[static_cast<size_t>(next[row]++)] = recv_buffers; });
   return lists;
 }
 
 }  // namespace
 
-LandingRows landing_rows(const std::vector<MovementRank>& pass, size_t self, Exchange MovementStage::* table,
-                         int64_t shard_rows) {
-  LandingRows result;
+RecvBufferRows recv_buffer_rows(const std::vector<MovementRank>& pass, size_t self, Exchange MovementStage::* table,
+                                int64_t shard_rows) {
+  RecvBufferRows result;
   const size_t num_stages = pass[self].stages.size();
   result.casts.resize(num_stages);
   for (size_t owner = 0; owner < pass.size(); ++owner) {

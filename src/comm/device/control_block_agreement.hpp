@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// BoardAgreement: that all ranks of a host make the same, found out without waiting for anyone.
+// ControlBlockAgreement: that all ranks of a host make the same, found out without waiting for anyone.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/device/host_board.hpp"
+#include "comm/device/host_control_block.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {
@@ -23,13 +23,13 @@ namespace tangram::comm {
 /// that are ahead wait where the board would be written over, which is a deadline's business as all waits are.
 ///
 /// Thread-safe, but for agree() and refuse(), which are calls of one sequence, the same on all ranks.
-class BoardAgreement final : public Agreement {
+class ControlBlockAgreement final : public Agreement {
  public:
   /// `check` throws where the group has failed; it is called while the rank waits.
-  BoardAgreement(HostBoard& board, int rank, double timeout_s, std::vector<int> rank_names,
-                 std::function<void()> check);
+  ControlBlockAgreement(HostControlBlock& control_block, int rank, double timeout_s, std::vector<int> rank_names,
+                        std::function<void()> check);
 
-  void agree(const CallFacts& facts, uint64_t options) override;
+  void agree(const CallFingerprint& facts, uint64_t options) override;
   void refuse(std::string_view reason) override;
   /// Throws what ranks have said meanwhile. Does not wait; costs a load where all have come.
   void look();
@@ -38,20 +38,20 @@ class BoardAgreement final : public Agreement {
  private:
   struct Pending {
     uint64_t number = 0;
-    Statement own;
+    AgreementRecord own;
     std::vector<int> peers;  // that have not said it yet
   };
-  void state(const Statement& statement);
+  void state(const AgreementRecord& statement);
   /// With the mutex held. Forgets those who agree.
   void compare(Pending& pending);
   [[noreturn]] void disagree(std::string text);
-  std::string difference(const Statement& own, int peer, const Statement& other) const;
+  std::string difference(const AgreementRecord& own, int peer, const AgreementRecord& other) const;
   int name_of(int rank) const { return rank_names_.empty() ? rank : rank_names_[static_cast<size_t>(rank)]; }
   /// Until `find_missing` finds no rank, -1.
   template <class Find>
   void wait_until(const Find& find_missing);
 
-  HostBoard& board_;
+  HostControlBlock& control_block_;
   const int rank_;
   const double timeout_s_;
   const std::vector<int> rank_names_;

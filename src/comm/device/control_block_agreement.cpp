@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/device/board_agreement.hpp"
+#include "comm/device/control_block_agreement.hpp"
 
 #include <fmt/format.h>
 
@@ -11,24 +11,28 @@
 #include <thread>
 #include <utility>
 
-#include "comm/facts_text.hpp"
+#include "comm/fingerprint_text.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
 
-BoardAgreement::BoardAgreement(HostBoard& board, int rank, double timeout_s, std::vector<int> rank_names,
-                               std::function<void()> check)
-    : board_(board), rank_(rank), timeout_s_(timeout_s), rank_names_(std::move(rank_names)), check_(std::move(check)) {}
+ControlBlockAgreement::ControlBlockAgreement(HostControlBlock& control_block, int rank, double timeout_s,
+                                             std::vector<int> rank_names, std::function<void()> check)
+    : control_block_(control_block),
+      rank_(rank),
+      timeout_s_(timeout_s),
+      rank_names_(std::move(rank_names)),
+      check_(std::move(check)) {}
 
-void BoardAgreement::agree(const CallFacts& facts, uint64_t options) {
-  Statement statement;
+void ControlBlockAgreement::agree(const CallFingerprint& facts, uint64_t options) {
+  AgreementRecord statement;
   statement.facts = facts;
   statement.options = options;
   state(statement);
 }
 
-void BoardAgreement::refuse(std::string_view reason) {
-  Statement statement;
+void ControlBlockAgreement::refuse(std::string_view reason) {
+  AgreementRecord statement;
   std::memcpy(statement.refusal, reason.data(), std::min(reason.size(), sizeof(statement.refusal) - 1));
   try {
     state(statement);
@@ -36,18 +40,18 @@ void BoardAgreement::refuse(std::string_view reason) {
   }
 }
 
-void BoardAgreement::state(const Statement& statement) {
+void ControlBlockAgreement::state(const AgreementRecord& statement) {
   look();
-  Pending pending{board_.num_statements(rank_), statement, {}};
+  Pending pending{control_block_.num_statements(rank_), statement, {}};
   const auto is_far_behind = [&](int peer) {
-    return board_.num_statements(peer) + HostBoard::kStatements <= pending.number + 1;
+    return control_block_.num_statements(peer) + HostControlBlock::kStatements <= pending.number + 1;
   };
-  for (int peer = 0; peer < board_.size(); ++peer) {
+  for (int peer = 0; peer < control_block_.size(); ++peer) {
     if (peer == rank_) continue;
     pending.peers.push_back(peer);
     wait_until([&] { return is_far_behind(peer) ? peer : -1; });
   }
-  board_.make_statement(rank_, statement);
+  control_block_.make_agreement_record(rank_, statement);
   const std::lock_guard lock(mutex_);
   compare(pending);
   if (pending.peers.empty()) return;
@@ -55,11 +59,11 @@ void BoardAgreement::state(const Statement& statement) {
   is_settled_.store(false, std::memory_order_release);
 }
 
-void BoardAgreement::compare(Pending& pending) {
+void ControlBlockAgreement::compare(Pending& pending) {
   std::erase_if(pending.peers, [&](int peer) {
-    if (board_.num_statements(peer) <= pending.number) return false;
+    if (control_block_.num_statements(peer) <= pending.number) return false;
     // One that is gone was written over by a rank that had seen this one's.
-    const std::optional<Statement> other = board_.statement(peer, pending.number);
+    const std::optional<AgreementRecord> other = control_block_.statement(peer, pending.number);
     if (other) {
       if (std::string text = difference(pending.own, peer, *other); !text.empty()) disagree(std::move(text));
     }
@@ -67,14 +71,15 @@ void BoardAgreement::compare(Pending& pending) {
   });
 }
 
-void BoardAgreement::disagree(std::string text) {
+void ControlBlockAgreement::disagree(std::string text) {
   disagreement_ = std::move(text);
   is_settled_.store(false, std::memory_order_release);
-  board_.give_up(rank_, disagreement_);
+  control_block_.give_up(rank_, disagreement_);
   throw InvalidArgument(disagreement_);
 }
 
-std::string BoardAgreement::difference(const Statement& own, int peer, const Statement& other) const {
+std::string ControlBlockAgreement::difference(const AgreementRecord& own, int peer,
+                                              const AgreementRecord& other) const {
   for (const auto& [rank, statement] : {std::pair(rank_, &own), std::pair(peer, &other)}) {
     if (statement->refusal[0] != '\0') {
       return fmt::format("DistAttention: rank {} refused its part: {}", name_of(rank), statement->refusal);
@@ -82,7 +87,7 @@ std::string BoardAgreement::difference(const Statement& own, int peer, const Sta
   }
   const bool is_first = rank_ < peer;
   const int ranks[] = {name_of(is_first ? rank_ : peer), name_of(is_first ? peer : rank_)};
-  const CallFacts facts[] = {is_first ? own.facts : other.facts, is_first ? other.facts : own.facts};
+  const CallFingerprint facts[] = {is_first ? own.facts : other.facts, is_first ? other.facts : own.facts};
   if (const std::string text = differing_facts(facts, ranks); !text.empty()) {
     return fmt::format("DistAttention: mask, config and dispatch must be equal on every rank: {}", text);
   }
@@ -92,7 +97,7 @@ std::string BoardAgreement::difference(const Statement& own, int peer, const Sta
       is_first ? own.options : other.options, ranks[1], is_first ? other.options : own.options);
 }
 
-void BoardAgreement::look() {
+void ControlBlockAgreement::look() {
   if (is_settled_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   if (!disagreement_.empty()) throw InvalidArgument(disagreement_);
@@ -102,7 +107,7 @@ void BoardAgreement::look() {
 }
 
 template <class Find>
-void BoardAgreement::wait_until(const Find& find_missing) {
+void ControlBlockAgreement::wait_until(const Find& find_missing) {
   const auto begin = std::chrono::steady_clock::now();
   for (int missing = find_missing(); missing >= 0; missing = find_missing()) {
     check_();
@@ -114,7 +119,7 @@ void BoardAgreement::wait_until(const Find& find_missing) {
   }
 }
 
-void BoardAgreement::meet() {
+void ControlBlockAgreement::meet() {
   const auto missing = [&] {
     look();
     const std::lock_guard lock(mutex_);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/local/local_board.hpp"
+#include "comm/local/local_control_block.hpp"
 
 #include <fmt/format.h>
 
@@ -23,13 +23,13 @@ std::string rank_list(const std::vector<int>& ranks) {
 
 }  // namespace
 
-LocalBoard::LocalBoard(int size, double timeout_s)
+LocalControlBlock::LocalControlBlock(int size, double timeout_s)
     : size_(size),
       timeout_s_(timeout_s),
       next_of_rank_(static_cast<size_t>(size), 0),
       has_left_(static_cast<size_t>(size), 0) {}
 
-void LocalBoard::meet(int rank, const Operation& operation, const ReadPeers& read) {
+void LocalControlBlock::meet(int rank, const Operation& operation, const ReadPeers& read) {
   Lock lock(mutex_);
   if (failure_) throw_failure();
   Slot& slot = slot_of(rank);
@@ -52,7 +52,7 @@ void LocalBoard::meet(int rank, const Operation& operation, const ReadPeers& rea
   leave_slot(lock, slot);
 }
 
-void LocalBoard::read_peers(Lock& lock, Slot& slot, int rank, const ReadPeers& read) {
+void LocalControlBlock::read_peers(Lock& lock, Slot& slot, int rank, const ReadPeers& read) {
   ++slot.num_reading;
   lock.unlock();
   try {
@@ -69,14 +69,14 @@ void LocalBoard::read_peers(Lock& lock, Slot& slot, int rank, const ReadPeers& r
   changed_.notify_all();
 }
 
-LocalBoard::Slot& LocalBoard::slot_of(int rank) {
+LocalControlBlock::Slot& LocalControlBlock::slot_of(int rank) {
   const uint64_t number = next_of_rank_[static_cast<size_t>(rank)]++;
   while (first_slot_ + slots_.size() <= number) slots_.emplace_back(size_);
   return slots_[number - first_slot_];
 }
 
 template <class Done, class Missing>
-void LocalBoard::wait(Lock& lock, int rank, const Operation& operation, Done done, Missing missing) {
+void LocalControlBlock::wait(Lock& lock, int rank, const Operation& operation, Done done, Missing missing) {
   const auto begin = std::chrono::steady_clock::now();
   const auto after = [&](double seconds) { return begin + std::chrono::duration<double>(seconds); };
   const auto deadline = after(timeout_s_);
@@ -108,7 +108,7 @@ void LocalBoard::wait(Lock& lock, int rank, const Operation& operation, Done don
   }
 }
 
-void LocalBoard::wait_for_all(Lock& lock, Slot& slot, int rank, const Operation& operation) {
+void LocalControlBlock::wait_for_all(Lock& lock, Slot& slot, int rank, const Operation& operation) {
   const auto missing = [&] {
     std::vector<int> ranks;
     for (int peer = 0; peer < size_; ++peer) {
@@ -120,7 +120,7 @@ void LocalBoard::wait_for_all(Lock& lock, Slot& slot, int rank, const Operation&
   if (failure_) throw_failure();
 }
 
-void LocalBoard::wait_until_read(Lock& lock, Slot& slot, int rank, const Operation& operation) {
+void LocalControlBlock::wait_until_read(Lock& lock, Slot& slot, int rank, const Operation& operation) {
   std::vector<int> readers;
   for (const RowCopy& copy : operation.outgoing) {
     if (copy.peer != rank && (readers.empty() || readers.back() != copy.peer)) readers.push_back(copy.peer);
@@ -135,7 +135,7 @@ void LocalBoard::wait_until_read(Lock& lock, Slot& slot, int rank, const Operati
   wait(lock, rank, operation, [&] { return missing().empty(); }, missing);
 }
 
-void LocalBoard::leave_slot(Lock& lock, Slot& slot) {
+void LocalControlBlock::leave_slot(Lock& lock, Slot& slot) {
   if (!lock.owns_lock()) lock.lock();
   // Reads last as long as a copy, so this needs no deadline. See NOTE [who may read].
   if (failure_) changed_.wait(lock, [&] { return slot.num_reading == 0; });
@@ -146,22 +146,22 @@ void LocalBoard::leave_slot(Lock& lock, Slot& slot) {
   }
 }
 
-void LocalBoard::fail(Failure failure) {
+void LocalControlBlock::fail(Failure failure) {
   if (!failure_) failure_ = std::move(failure);
   changed_.notify_all();
 }
 
-void LocalBoard::throw_failure() const {
+void LocalControlBlock::throw_failure() const {
   if (failure_->is_timeout) throw Timeout(failure_->text);
   throw CommError(failure_->text);
 }
 
-void LocalBoard::abort(int rank, std::string_view reason) {
+void LocalControlBlock::abort(int rank, std::string_view reason) {
   const std::lock_guard lock(mutex_);
   fail({false, fmt::format("rank {} gave up: {}", rank, reason)});
 }
 
-void LocalBoard::leave(int rank) {
+void LocalControlBlock::leave(int rank) {
   const std::lock_guard lock(mutex_);
   has_left_[static_cast<size_t>(rank)] = 1;
   changed_.notify_all();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/facts_text.hpp"
+#include "comm/fingerprint_text.hpp"
 
 #include <fmt/format.h>
 
@@ -40,20 +40,20 @@ std::string sink_text(uint64_t word) {
 
 std::string results_text(uint64_t word) {
   std::string text;
-  const auto name = [&](CallFacts::Result result, const char* what) {
+  const auto name = [&](CallFingerprint::Result result, const char* what) {
     if ((word & result) != 0) text += fmt::format("{}{}", text.empty() ? "" : ", ", what);
   };
-  name(CallFacts::kMaxLogits, "max_logits");
-  name(CallFacts::kKept, "kept K/V");
-  name(CallFacts::kDsink, "dsink");
-  name(CallFacts::kDsinkSum, "summed");
-  name(CallFacts::kDsinkAvg, "averaged");
+  name(CallFingerprint::kMaxLogits, "max_logits");
+  name(CallFingerprint::kKept, "kept K/V");
+  name(CallFingerprint::kDsink, "dsink");
+  name(CallFingerprint::kDsinkSum, "summed");
+  name(CallFingerprint::kDsinkAvg, "averaged");
   return text.empty() ? "none" : text;
 }
 
 std::string dtypes_text(uint64_t word) {
   std::string text;
-  for (const char* name : CallFacts::kTypedTensors) {
+  for (const char* name : CallFingerprint::kTypedTensors) {
     if ((word & 0xff) != 0) {
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, to_string(static_cast<DType>((word & 0xff) - 1)));
     }
@@ -62,33 +62,33 @@ std::string dtypes_text(uint64_t word) {
   return text.empty() ? "none" : text;
 }
 
-std::string fact_text(CallFacts::Fact fact, uint64_t word) {
+std::string fact_text(CallFingerprint::Fact fact, uint64_t word) {
   switch (fact) {
-    case CallFacts::kHeads: return heads_text(word);
-    case CallFacts::kPass: return pass_text(word);
-    case CallFacts::kScale:
-    case CallFacts::kSoftcap: return fmt::format("{:g}", std::bit_cast<float>(static_cast<uint32_t>(word)));
-    case CallFacts::kSink: return sink_text(word);
-    case CallFacts::kResults: return results_text(word);
-    case CallFacts::kDTypes: return dtypes_text(word);
+    case CallFingerprint::kHeads: return heads_text(word);
+    case CallFingerprint::kPass: return pass_text(word);
+    case CallFingerprint::kScale:
+    case CallFingerprint::kSoftcap: return fmt::format("{:g}", std::bit_cast<float>(static_cast<uint32_t>(word)));
+    case CallFingerprint::kSink: return sink_text(word);
+    case CallFingerprint::kResults: return results_text(word);
+    case CallFingerprint::kDTypes: return dtypes_text(word);
     default: return fmt::format("{:016x}", word);
   }
 }
 
-const char* fact_name(CallFacts::Fact fact) {
+const char* fact_name(CallFingerprint::Fact fact) {
   switch (fact) {
-    case CallFacts::kMask: return "masks";
-    case CallFacts::kDispatch: return "dispatches";
-    case CallFacts::kHeads: return "heads or dtypes";
-    case CallFacts::kConfig: return "configs";
-    case CallFacts::kPass: return "passes";
-    case CallFacts::kScale: return "softmax_scales";
-    case CallFacts::kSoftcap: return "softcaps";
-    case CallFacts::kSink: return "sinks";
-    case CallFacts::kResults: return "wanted results";
-    case CallFacts::kDTypes: return "dtypes";
-    case CallFacts::kRows: return "the keys' rows";
-    case CallFacts::kNumFacts: break;
+    case CallFingerprint::kMask: return "masks";
+    case CallFingerprint::kDispatch: return "dispatches";
+    case CallFingerprint::kHeads: return "heads or dtypes";
+    case CallFingerprint::kConfig: return "configs";
+    case CallFingerprint::kPass: return "passes";
+    case CallFingerprint::kScale: return "softmax_scales";
+    case CallFingerprint::kSoftcap: return "softcaps";
+    case CallFingerprint::kSink: return "sinks";
+    case CallFingerprint::kResults: return "wanted results";
+    case CallFingerprint::kDTypes: return "dtypes";
+    case CallFingerprint::kRows: return "the keys' rows";
+    case CallFingerprint::kNumFacts: break;
   }
   return "unknown";
 }
@@ -111,25 +111,26 @@ std::string differing_texts(std::span<const std::string> texts, std::span<const 
   return result;
 }
 
-std::string differing_facts(std::span<const CallFacts> facts, std::span<const int> ranks) {
+std::string differing_facts(std::span<const CallFingerprint> facts, std::span<const int> ranks) {
   uint32_t given = ~0u;
   bool alike = true;
-  for (const CallFacts& one : facts) {
+  for (const CallFingerprint& one : facts) {
     given &= one.given;
     alike = alike && one == facts.front();
   }
   if (alike) return {};
   std::string result;
   bool plans_differ = false;
-  for (int i = 0; i < CallFacts::kNumFacts; ++i) {
-    const auto fact = static_cast<CallFacts::Fact>(i);
-    const bool is_derived = fact == CallFacts::kDispatch || fact == CallFacts::kConfig;  // from what came before
+  for (int i = 0; i < CallFingerprint::kNumFacts; ++i) {
+    const auto fact = static_cast<CallFingerprint::Fact>(i);
+    const bool is_derived =
+        fact == CallFingerprint::kDispatch || fact == CallFingerprint::kConfig;  // from what came before
     if ((given >> i & 1) == 0 || (plans_differ && is_derived)) continue;
     std::vector<std::string> texts;
-    for (const CallFacts& one : facts) texts.push_back(fact_text(fact, one.words[fact]));
+    for (const CallFingerprint& one : facts) texts.push_back(fact_text(fact, one.words[fact]));
     const std::string text = differing_texts(texts, ranks);
     if (text.empty()) continue;
-    plans_differ = plans_differ || fact <= CallFacts::kConfig;
+    plans_differ = plans_differ || fact <= CallFingerprint::kConfig;
     result += fmt::format("{}{} differ ({})", result.empty() ? "" : "; ", fact_name(fact), text);
   }
   return result;

@@ -14,10 +14,10 @@
 namespace tangram::sm90::builder {
 
 /// Allocates on construction.
-class ReportBoard {
+class ErrorReportBuffer {
  public:
   /// Throws CudaError.
-  ReportBoard();
+  ErrorReportBuffer();
 
   /// Enqueues the copy of a report of device memory. Throws CudaError.
   void copy(const schedule::builder::Report* report, cudaStream_t stream);
@@ -31,10 +31,10 @@ class ReportBoard {
  private:
   using Report = schedule::builder::Report;
   struct FreeHost {
-    void operator()(Report* board) const;
+    void operator()(Report* control_block) const;
   };
 
-  std::unique_ptr<Report, FreeHost> board_;
+  std::unique_ptr<Report, FreeHost> control_block_;
   int32_t num_known_ = 0;  // masks refused
 };
 

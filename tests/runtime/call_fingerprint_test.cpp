@@ -251,13 +251,13 @@ TEST_P(CallFactsTest, DTypesThatTravelAreNamedBeforeARowMoves) {
   }
 }
 
-TEST(CallFacts, GradientsOfSharedHeadsTravelInTheReduceDType) {
+TEST(CallFingerprint, GradientsOfSharedHeadsTravelInTheReduceDType) {
   const Mask mask = full_mask(testing::kSeqlen, testing::kSeqlen);
   const auto plan = plan_of(mask, bfloat16_heads(1), kNumRanks, {Strategy::kUlysses, 0, 0, {}});
   expect_dtypes_of_passes(plan, {"out"}, {"out", "dout", "dq"});
 }
 
-TEST(CallFacts, DoutTravelsWithQueries) {
+TEST(CallFingerprint, DoutTravelsWithQueries) {
   const Mask mask = causal_mask(testing::kSeqlen, testing::kSeqlen);
   const auto plan = testing::random_plan(mask, testing::config_of(3, bfloat16_heads(2)), 2, 1);
   expect_dtypes_of_passes(plan, {}, {"dout"});

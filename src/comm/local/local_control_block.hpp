@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// LocalBoard: where the ranks of a LocalGroup meet. Each operation of the group has a slot; a rank hangs its own side
-// there, waits for the others', reads their rows straight from their memory, and waits until they have read its own.
+// LocalControlBlock: where the ranks of a LocalGroup meet. Each operation of the group has a slot; a rank hangs its own
+// side there, waits for the others', reads their rows straight from their memory, and waits until they have read its
+// own.
 //
 // NOTE [who may read]: a rank's memory is read by peers only between their arrival and the mark that they have read.
 // Once the group has failed no read begins, and a rank that leaves its slot first waits for the reads that had begun,
@@ -24,9 +25,9 @@
 
 namespace tangram::comm {
 
-class LocalBoard {
+class LocalControlBlock {
  public:
-  LocalBoard(int size, double timeout_s);
+  LocalControlBlock(int size, double timeout_s);
 
   int size() const { return size_; }
 

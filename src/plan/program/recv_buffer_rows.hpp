@@ -16,7 +16,7 @@ namespace tangram {
 
 /// Of what `table` of each stage brings, going back. Rows of the landing memory are taken stage by stage, within a
 /// stage by rank: in the order in which parts are added.
-struct LandingRows {
+struct RecvBufferRows {
   /// By stage: a rank's rows, as they lie where it computed, to landing rows of their owners.
   std::vector<Exchange> casts;
   int64_t rows = 0;       ///< that this rank takes
@@ -26,7 +26,7 @@ struct LandingRows {
 };
 
 /// `pass`: the tables of all ranks; `shard_rows`: flattened rows of the shard of rank `self`.
-LandingRows landing_rows(const std::vector<MovementRank>& pass, size_t self, Exchange MovementStage::* table,
-                         int64_t shard_rows);
+RecvBufferRows recv_buffer_rows(const std::vector<MovementRank>& pass, size_t self, Exchange MovementStage::* table,
+                                int64_t shard_rows);
 
 }  // namespace tangram

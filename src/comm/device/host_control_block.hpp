@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HostBoard: a row of host memory for each rank that all ranks of a host can read and write, and a watchdog that looks
-// there whether they still live, and what their kernels wait for.
+// HostControlBlock: a row of host memory for each rank that all ranks of a host can read and write, and a watchdog that
+// looks there whether they still live, and what their kernels wait for.
 #pragma once
 
 #include <atomic>
@@ -17,25 +17,25 @@
 
 #include "comm/socket/link.hpp"
 #include "cuda/wait_context.hpp"
-#include "tangram/call_facts.hpp"
+#include "tangram/call_fingerprint.hpp"
 #include "tangram/communicator.hpp"
 
 namespace tangram::comm {
 
 /// What a rank says of what all ranks are about to make together: of which plan it is, or why the rank cannot.
-struct Statement {
-  CallFacts facts;
+struct AgreementRecord {
+  CallFingerprint facts;
   uint64_t options = 0;  // a hash of all else that must be alike
   char refusal[200] = {};
 };
 
-class HostBoard {
+class HostControlBlock {
  public:
   /// Collective over `control`. Throws NotAvailable, alike on all ranks, unless these are processes of one host or
   /// threads of one process.
-  HostBoard(Communicator& control, double timeout_s);
+  HostControlBlock(Communicator& control, double timeout_s);
 
-  cuda::BoardRow& row(int rank) const { return memory_->rows[rank]; }
+  cuda::ControlBlockRow& row(int rank) const { return memory_->rows[rank]; }
   int size() const { return size_; }
   size_t bytes() const { return static_cast<size_t>(size_) * row_bytes(); }
 
@@ -55,30 +55,32 @@ class HostBoard {
   /// Shows all ranks what calls of `rank` are about, and returns the tag by which they find it: 19 bits that hash the
   /// facts, so that two ranks' are equal when their calls are (and one in half a million when they are not); 0 for
   /// facts that say nothing. Not for two threads of one rank at once.
-  uint32_t show_facts(int rank, const CallFacts& facts);
+  uint32_t show_facts(int rank, const CallFingerprint& facts);
   /// What rank showed under that tag, while it is among the last 16 that differ.
-  std::optional<CallFacts> facts(int rank, uint32_t tag) const;
+  std::optional<CallFingerprint> facts(int rank, uint32_t tag) const;
 
   /// The next statement of `rank`. The last kStatements of each rank can be read: who makes them may not be further
   /// ahead of those who read. Not for two threads of one rank at once.
   static constexpr uint64_t kStatements = 64;
-  void make_statement(int rank, const Statement& statement);
+  void make_agreement_record(int rank, const AgreementRecord& statement);
   uint64_t num_statements(int rank) const { return load(statements_row(rank).num_made); }
   /// Number `number`, from 0, or nothing where it has not been made, or was so long ago.
-  std::optional<Statement> statement(int rank, uint64_t number) const;
+  std::optional<AgreementRecord> statement(int rank, uint64_t number) const;
 
  private:
   struct FactsRow {
     static constexpr uint64_t kLength = 16;
     uint64_t num_shown = 0;
     uint64_t tags[kLength] = {};
-    CallFacts facts[kLength] = {};
+    CallFingerprint facts[kLength] = {};
   };
   struct StatementsRow {
     uint64_t num_made = 0;
-    Statement made[kStatements] = {};
+    AgreementRecord made[kStatements] = {};
   };
-  static constexpr size_t row_bytes() { return sizeof(cuda::BoardRow) + sizeof(FactsRow) + sizeof(StatementsRow); }
+  static constexpr size_t row_bytes() {
+    return sizeof(cuda::ControlBlockRow) + sizeof(FactsRow) + sizeof(StatementsRow);
+  }
   FactsRow& facts_row(int rank) const { return reinterpret_cast<FactsRow*>(memory_->rows + size_)[rank]; }
   StatementsRow& statements_row(int rank) const {
     return reinterpret_cast<StatementsRow*>(reinterpret_cast<FactsRow*>(memory_->rows + size_) + size_)[rank];
@@ -88,7 +90,7 @@ class HostBoard {
   struct Memory {
     Memory(int fd, size_t num_bytes);
     ~Memory();
-    cuda::BoardRow* rows = nullptr;
+    cuda::ControlBlockRow* rows = nullptr;
     size_t bytes = 0;
     std::mutex mutex;
     bool prepared = false;
@@ -105,7 +107,7 @@ class HostBoard {
 class Watchdog {
  public:
   using StillWaits = std::function<void(const cuda::WaitFailure& failure, double waited_s)>;
-  Watchdog(HostBoard& board, int rank, double timeout_s, StillWaits still_waits);
+  Watchdog(HostControlBlock& control_block, int rank, double timeout_s, StillWaits still_waits);
   /// This rank leaves; the others no longer watch it.
   ~Watchdog();
 
@@ -115,7 +117,7 @@ class Watchdog {
   void look_at_waits();
   void notice(cuda::WaitKind kind, int peer);
 
-  HostBoard& board_;
+  HostControlBlock& control_block_;
   const int rank_;
   const double timeout_s_;
   const StillWaits still_waits_;

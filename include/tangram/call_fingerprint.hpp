@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// CallFacts: a fingerprint of the call that an operation belongs to.
+// CallFingerprint: a fingerprint of the call that an operation belongs to.
 #pragma once
 
 #include <array>
@@ -14,8 +14,9 @@
 namespace tangram {
 
 /// What must be alike on all ranks although no table shows it: of which mask and plan a pass is, and what it was asked
-/// for. Travels in the headers of operations (Communicator::set_facts). A word is a hash or the value itself.
-struct CallFacts {
+/// for. Travels in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the value
+/// itself.
+struct CallFingerprint {
   enum Fact : int {
     kMask,      ///< hash
     kDispatch,  ///< hash of who holds which rows
@@ -60,7 +61,7 @@ struct CallFacts {
     return word;
   }
 
-  friend bool operator==(const CallFacts&, const CallFacts&) = default;
+  friend bool operator==(const CallFingerprint&, const CallFingerprint&) = default;
 };
 
 }  // namespace tangram
