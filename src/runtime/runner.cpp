@@ -75,10 +75,10 @@ struct ProgramRunner::Visitor {
   void operator()(const ZeroOp& op) const { runner.zero(runner.view(op.tensor)); }
   void operator()(const OpenOp& op) const { runner.open(op); }
   void operator()(const FinishOp& op) const { runner.finish(op); }
-  void operator()(const CastOp& op) const { runner.cast(op.cast); }
+  void operator()(const GroupCastOp& op) const { runner.cast(op.cast); }
   void operator()(const WaitOp& op) const { runner.wait(op.cast); }
-  void operator()(const SentOp& op) const { runner.wait_send(op.cast); }
-  void operator()(const GiveOp& op) const { runner.give(op.cast); }
+  void operator()(const WaitSendOp& op) const { runner.wait_send(op.cast); }
+  void operator()(const ReleaseCreditOp& op) const { runner.give(op.cast); }
   void operator()(const AttendOp& op) const {
     const auto& mask = runner.masks_.at(static_cast<size_t>(op.mask));
     TANGRAM_ASSERT(mask != nullptr);

@@ -33,7 +33,7 @@ struct Map {
 
 /// Columns of B in shared memory: whole panels where it is MN-major, of which a product may take a part of the last.
 template <int kN, bool kTransB>
-constexpr int kStored = kTransB ? (kN + 63) / 64 * 64 : kN;
+constexpr int kDirectStore = kTransB ? (kN + 63) / 64 * 64 : kN;
 
 /// D[64, kN] = A[64, 64] * B, B either [kN, 64] (K-major) or [64, kN] (MN-major), A from shared memory or registers.
 /// MN-major columns of B begin with kFirst.
@@ -41,7 +41,7 @@ template <int kN, bool kTransB, bool kFromRegisters, int kFirst>
 __global__ void product_kernel(const __grid_constant__ Map a_map, const __grid_constant__ Map b_map,
                                const __nv_bfloat16* a_global, float* d_global) {
   __shared__ alignas(1024) unsigned char a[64 * 128];
-  __shared__ alignas(1024) unsigned char b[kStored<kN, kTransB> * 128];
+  __shared__ alignas(1024) unsigned char b[kDirectStore<kN, kTransB> * 128];
   __shared__ uint64_t full;
   if (threadIdx.x == 0) {
     ptx::mbarrier_init(&full, 1);
@@ -96,7 +96,7 @@ ConstTensorView matrix(const DeviceBuffer& buffer, int64_t rows, int columns) {
 template <int kN, bool kTransB, bool kFromRegisters, int kFirst = 0>
 void expect_product() {
   static_assert(kFirst == 0 || (kTransB && kFirst + kN <= 64));
-  constexpr int kColumns = kStored<kN, kTransB>;
+  constexpr int kColumns = kDirectStore<kN, kTransB>;
   const auto a = random_integers(64 * kDepth, 1), b = random_integers(kColumns * kDepth, 2);
   const auto a_device = DeviceBuffer::copy_of(a.data(), a.size() * 2),
              b_device = DeviceBuffer::copy_of(b.data(), b.size() * 2);

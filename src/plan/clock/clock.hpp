@@ -55,7 +55,7 @@ struct ClockEvent {
   enum class Kind { kAttend, kCast, kMemory };
   int rank = 0;
   Kind kind = Kind::kAttend;
-  int step = 0;          ///< AttendOp::step, or Cast::step of the cast and of what is done to memory for it
+  int step = 0;          ///< AttendOp::step, or GroupCast::step of the cast and of what is done to memory for it
   bool results = false;  ///< of casts
   double begin_s = 0;
   double end_s = 0;

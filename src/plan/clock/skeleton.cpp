@@ -68,9 +68,9 @@ const std::vector<AttnSlice> kSomething = {AttnSlice::full({0, 1}, {0, 1})};
 
 Skeleton skeleton_of(const Program& program) {
   Skeleton skeleton;
-  for (const Cast& cast : program.casts) skeleton.casts.push_back({cast.step, cast.results, cast.exchanges_heads});
+  for (const GroupCast& cast : program.casts) skeleton.casts.push_back({cast.step, cast.results, cast.exchanges_heads});
   for (const Op& op : program.ops) {
-    if (const auto* post = std::get_if<CastOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kPost, post->cast});
+    if (const auto* post = std::get_if<GroupCastOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kPost, post->cast});
     if (const auto* wait = std::get_if<WaitOp>(&op)) skeleton.ops.push_back({Skeleton::Kind::kWait, wait->cast});
     if (const auto* attend = std::get_if<AttendOp>(&op)) {
       skeleton.ops.push_back({Skeleton::Kind::kAttend, attend->step});

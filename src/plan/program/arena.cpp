@@ -37,9 +37,9 @@ bool lands_by_region(const Program& program) {
   return program.closes() || (!program.ops.empty() && std::holds_alternative<OpenOp>(program.ops.front()));
 }
 
-Exchange in_units(const ArenaLayout& layout, const Cast& cast) {
+Exchange in_units(const ArenaLayout& layout, const GroupCast& cast) {
   Exchange units;
-  for (const CastItem& item : cast.items) {
+  for (const GroupCastTensor& item : cast.items) {
     append(layout, item.exchange->sends, item.source, item.target, units.sends);
     append(layout, item.exchange->recvs, item.target, item.source, units.recvs);
   }
@@ -56,7 +56,7 @@ ArenaLayout lay_out_arena(const Program& program) {
   for (const Region& region : program.regions) {
     if (region.memory == Memory::kArena && by_region)
       layout.recv_buffers.push_back(static_cast<int>(layout.offsets.size()));
-    if (region.memory == Memory::kStored || region.memory == Memory::kReturned) {
+    if (region.memory == Memory::kDirectStore || region.memory == Memory::kReturned) {
       layout.offsets.push_back(-1);
       continue;
     }
@@ -64,7 +64,7 @@ ArenaLayout lay_out_arena(const Program& program) {
     layout.offsets.push_back(end);
     end += round_up(region.bytes(), kAlignment);
   }
-  for (const Cast& cast : program.casts) {
+  for (const GroupCast& cast : program.casts) {
     const bool returns = !cast.items.empty() && cast.items.front().target.memory == Memory::kReturned;
     std::vector<Exchange>& stages = returns ? layout.returns : layout.casts;
     layout.stages.push_back({returns, static_cast<int>(stages.size())});

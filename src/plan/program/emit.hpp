@@ -68,7 +68,7 @@ struct ProgramTarget {
   /// Blocks of a ring land in memory of earlier ones, so that a pass needs as much for any number of ranks; so many
   /// steps before it needs to a rank says that a block is free, each for a further block. Negative: the transport can
   /// not, and every block has memory of its own.
-  int steps_apart = -1;
+  int ring_buffer_steps = -1;
 
   // Of a stream that runs a plan that moves K/V alone. All rows are sent for at once.
   KeyCalls forward_calls = KeyCalls::kByStage;

@@ -60,9 +60,9 @@ class PassWriter {
   AttendOp attend_to(const Chunk& chunk, size_t number) const;
   /// Copies the sink of this rank's heads together, unless it has come with them.
   FloatRef sink_of(const Chunk& chunk);
-  void add_row_sinks(Chunk& chunk, std::vector<CastItem>& items);
+  void add_row_sinks(Chunk& chunk, std::vector<GroupCastTensor>& items);
   void unpack_row_sinks(const Chunk& chunk);
-  void add_dsink(Chunk& chunk, std::vector<CastItem>& items);
+  void add_dsink(Chunk& chunk, std::vector<GroupCastTensor>& items);
   void unpack_dsink(const Chunk& chunk);
   size_t chunks_ahead() const {
     const int ahead = writer_.target().chunks_ahead;
@@ -71,7 +71,7 @@ class PassWriter {
   int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
 
   /// Of the heads of a chunk.
-  int add_exchange(std::vector<CastItem> items, bool results, size_t number) {
+  int add_exchange(std::vector<GroupCastTensor> items, bool results, size_t number) {
     return writer_.add_cast(
         {.items = std::move(items), .results = results, .step = static_cast<int>(number), .exchanges_heads = true});
   }
@@ -181,7 +181,7 @@ FloatRef PassWriter::sink_of(const Chunk& chunk) {
   return sink;
 }
 
-void PassWriter::add_row_sinks(Chunk& chunk, std::vector<CastItem>& items) {
+void PassWriter::add_row_sinks(Chunk& chunk, std::vector<GroupCastTensor>& items) {
   const FloatRef given = {Memory::kSink, 0, num_row_sinks() * heads().num_heads_q};
   chunk.landed_sinks.resize(static_cast<size_t>(num_row_sinks()));
   for (int64_t s = 0; s < num_row_sinks(); ++s) {
@@ -198,7 +198,7 @@ void PassWriter::unpack_row_sinks(const Chunk& chunk) {
   }
 }
 
-void PassWriter::add_dsink(Chunk& chunk, std::vector<CastItem>& items) {
+void PassWriter::add_dsink(Chunk& chunk, std::vector<GroupCastTensor>& items) {
   if (!wants_dsink()) return;
   chunk.back_dsinks.resize(static_cast<size_t>(num_row_sinks()));
   for (int64_t s = 0; s < num_row_sinks(); ++s) {
@@ -239,9 +239,9 @@ void PassWriter::compute_chunks(const Send& send, const Compute& compute) {
 void PassWriter::send_forward(Chunk& chunk, size_t number) {
   writer_.begin_step(number);
   std::vector<RowSumOp> copies;
-  std::vector<CastItem> items = {q_moves_->pack(writer_, given_.q, chunk.q_heads, chunk.q, copies),
-                                 kv_moves_->pack(writer_, given_.keys.k, chunk.kv_heads, chunk.k, copies),
-                                 kv_moves_->pack(writer_, given_.keys.v, chunk.kv_heads, chunk.v, copies)};
+  std::vector<GroupCastTensor> items = {q_moves_->pack(writer_, given_.q, chunk.q_heads, chunk.q, copies),
+                                        kv_moves_->pack(writer_, given_.keys.k, chunk.kv_heads, chunk.k, copies),
+                                        kv_moves_->pack(writer_, given_.keys.v, chunk.kv_heads, chunk.v, copies)};
   add_row_sinks(chunk, items);
   writer_.sum_rows(std::move(copies));
   chunk.cast_in = add_exchange(std::move(items), false, number);
@@ -263,8 +263,8 @@ Program PassWriter::forward() {
     op.max_logits = {Memory::kMaxLogits, first_q_head(chunk), num_heads};
     op.sink = sink_of(chunk);
     write_rows_forward(writer_, rank_, {op, call_.out, dk_dtype_, dv_dtype_});
-    return std::vector<CastItem>{q_moves_->back(writer_, chunk.out, chunk.back_out),
-                                 q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
+    return std::vector<GroupCastTensor>{q_moves_->back(writer_, chunk.out, chunk.back_out),
+                                        q_moves_->floats_back(writer_, chunk.lse, chunk.q_heads.count, chunk.back_lse)};
   });
   for (const Chunk& chunk : chunks_) {
     writer_.wait(chunk.cast_back);
@@ -278,7 +278,7 @@ Program PassWriter::forward() {
 
 void PassWriter::send_backward(Chunk& chunk, size_t number, bool kept) {
   writer_.begin_step(number);
-  std::vector<CastItem> items;
+  std::vector<GroupCastTensor> items;
   std::vector<RowSumOp> copies;
   if (!kept) {
     items = {q_moves_->pack(writer_, given_.q, chunk.q_heads, chunk.q, copies),
@@ -336,9 +336,9 @@ Program PassWriter::backward(bool kept) {
       unpack_row_sinks(chunk);
     }
     compute_backward(chunk, c);
-    std::vector<CastItem> items = {q_moves_->back(writer_, chunk.dq, chunk.back_dq),
-                                   kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
-                                   kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
+    std::vector<GroupCastTensor> items = {q_moves_->back(writer_, chunk.dq, chunk.back_dq),
+                                          kv_moves_->back(writer_, chunk.dk, chunk.back_dk),
+                                          kv_moves_->back(writer_, chunk.dv, chunk.back_dv)};
     add_dsink(chunk, items);
     return items;
   });

@@ -63,7 +63,7 @@ Program MovementWriter::forward() {
                   append_float_copies(copies, fetched.lse.slice(fetched_in(stage)), sent.lse.slice(fetched_in(stage)));
                   writer_.copy_floats(std::move(copies));
                 }
-                Cast cast = return_cast(stage, {{sent.out, others.out}, {sent.lse, others.lse}}, "out stage");
+                GroupCast cast = return_cast(stage, {{sent.out, others.out}, {sent.lse, others.lse}}, "out stage");
                 cast.by_lse = cast.adds;
                 writer_.cast(writer_.add_cast(std::move(cast)));
               });

@@ -69,8 +69,8 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
   to_heads_ = shared(std::move(to_heads));
 }
 
-CastItem HeadMoves::pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
-                         std::vector<RowSumOp>& copies) const {
+GroupCastTensor HeadMoves::pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
+                                std::vector<RowSumOp>& copies) const {
   const TensorRef packed = writer.arena(all.dtype, shard_rows_ * (head_ranks_ - 1), chunk.count, all.dim);
   for (int peer = 0; peer < head_ranks_; ++peer) {
     const TensorRef heads = heads_of(shard, first_head_of(peer) + chunk.first, chunk.count);
@@ -86,7 +86,7 @@ CastItem HeadMoves::pack(ProgramWriter& writer, const TensorRef& shard, HeadRang
   return {to_heads_, packed, all, to_heads_label_};
 }
 
-CastItem HeadMoves::back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const {
+GroupCastTensor HeadMoves::back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const {
   landed = writer.arena(all.dtype, shard_rows_ * (head_ranks_ - 1), all.heads, all.dim);
   return {to_rows_, all, landed, to_rows_label_};
 }
@@ -147,8 +147,8 @@ void HeadMoves::append_runs(std::vector<FloatCopyOp>& copies, int member, const 
   }
 }
 
-CastItem HeadMoves::pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk,
-                                TensorRef& landed) const {
+GroupCastTensor HeadMoves::pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk,
+                                       TensorRef& landed) const {
   const TensorRef packed = arena_parts(writer, chunk.count);
   landed = arena_parts(writer, chunk.count);
   std::vector<FloatCopyOp> copies;
@@ -172,7 +172,7 @@ void HeadMoves::unpack_floats(ProgramWriter& writer, const FloatRef& shard, Head
   writer.copy_floats(std::move(copies));
 }
 
-CastItem HeadMoves::floats_back(ProgramWriter& writer, const FloatRef& all, int count, TensorRef& landed) const {
+GroupCastTensor HeadMoves::floats_back(ProgramWriter& writer, const FloatRef& all, int count, TensorRef& landed) const {
   const TensorRef packed = arena_parts(writer, count);
   landed = arena_parts(writer, count);
   std::vector<FloatCopyOp> copies;

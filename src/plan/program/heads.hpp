@@ -28,10 +28,10 @@ class HeadMoves {
 
   /// Copies what other ranks need of a chunk of heads of `shard`, whose rows travel in `all`'s dtype, to where it is
   /// sent from, and the own rows into `all`, `[group rows, chunk.count, dim]`: all appended to `copies`.
-  CastItem pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
-                std::vector<RowSumOp>& copies) const;
+  GroupCastTensor pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
+                       std::vector<RowSumOp>& copies) const;
   /// The heads of a chunk back to the ranks of their rows. `landed` gets those of the other ranks.
-  CastItem back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const;
+  GroupCastTensor back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const;
   /// Once `landed` is there: writes the chunk's heads of `shard`, by copies that are appended to `copies`, or, where
   /// heads are shared, by sums in rank order that are written at once.
   void unpack(ProgramWriter& writer, const TensorRef& all, const TensorRef& landed, HeadRange chunk,
@@ -39,10 +39,10 @@ class HeadMoves {
 
   /// The same for one float32 value a row and head: a part for each rank travels, filled up to whole units. `landed`
   /// gets the parts, from which `unpack_floats` makes rows of the group.
-  CastItem pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, TensorRef& landed) const;
+  GroupCastTensor pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, TensorRef& landed) const;
   void unpack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, const TensorRef& landed,
                      const FloatRef& all) const;
-  CastItem floats_back(ProgramWriter& writer, const FloatRef& all, int count, TensorRef& landed) const;
+  GroupCastTensor floats_back(ProgramWriter& writer, const FloatRef& all, int count, TensorRef& landed) const;
   void unpack_floats_back(ProgramWriter& writer, const FloatRef& all, const TensorRef& landed, HeadRange chunk,
                           const FloatRef& shard) const;
 

@@ -26,7 +26,7 @@ struct RegionsOf {
     if (ref.region >= 0) visit(ref.region);
   }
   void add_cast(int number) const {
-    for (const CastItem& item : program.casts[static_cast<size_t>(number)].items) {
+    for (const GroupCastTensor& item : program.casts[static_cast<size_t>(number)].items) {
       add(item.source);
       add(item.target);
     }
@@ -43,7 +43,7 @@ struct RegionsOf {
     }
   }
   void operator()(const ZeroOp& op) const { add(op.tensor); }
-  void operator()(const CastOp& op) const { add_cast(op.cast); }
+  void operator()(const GroupCastOp& op) const { add_cast(op.cast); }
   void operator()(const WaitOp& op) const { add_cast(op.cast); }
   void operator()(const AttendOp& op) const {
     for (const TensorRef* ref : {&op.q, &op.k, &op.v, &op.out, &op.dout, &op.dq, &op.dk, &op.dv}) add(*ref);
@@ -64,8 +64,8 @@ struct RegionsOf {
   // Of programs for streams, whose regions live as long as their pass.
   void operator()(const OpenOp&) const {}
   void operator()(const FinishOp&) const {}
-  void operator()(const SentOp&) const {}
-  void operator()(const GiveOp&) const {}
+  void operator()(const WaitSendOp&) const {}
+  void operator()(const ReleaseCreditOp&) const {}
 };
 
 int64_t bytes_of(const TensorRef& tensor) { return tensor.rows * tensor.row_bytes(); }

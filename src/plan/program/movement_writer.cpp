@@ -109,7 +109,7 @@ void MovementWriter::make_keys() {
 void MovementWriter::add_casts(const std::vector<std::pair<TensorRef, TensorRef>>& with_queries, const char* label,
                                bool with_keys) {
   for (size_t s = 0; s < steps_.size(); ++s) {
-    Cast cast{{}, false, static_cast<int>(s)};
+    GroupCast cast{{}, false, static_cast<int>(s)};
     for (const auto& [source, target] : with_queries) {
       if (steps_[s].moves_q) cast.items.push_back({borrowed(rank_.stages[s].q), source, target, label});
     }
@@ -126,10 +126,10 @@ void MovementWriter::add_casts(const std::vector<std::pair<TensorRef, TensorRef>
   }
 }
 
-Cast MovementWriter::return_cast(size_t stage, const std::vector<std::pair<TensorRef, TensorRef>>& tensors,
-                                 const char* label) const {
+GroupCast MovementWriter::return_cast(size_t stage, const std::vector<std::pair<TensorRef, TensorRef>>& tensors,
+                                      const char* label) const {
   const auto exchange = on_stream() ? shared(recv_buffers_.casts[stage]) : borrowed(rank_.stages[stage].q);
-  Cast cast{{}, true, static_cast<int>(stage), !on_stream()};
+  GroupCast cast{{}, true, static_cast<int>(stage), !on_stream()};
   for (const auto& [source, target] : tensors) cast.items.push_back({exchange, source, target, label});
   return cast;
 }

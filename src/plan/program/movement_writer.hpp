@@ -137,7 +137,8 @@ class MovementWriter {
   /// The cast of each stage: queries and keys.
   void add_casts(const std::vector<std::pair<TensorRef, TensorRef>>& with_queries, const char* label, bool with_keys);
   /// The cast that takes results of a stage back.
-  Cast return_cast(size_t stage, const std::vector<std::pair<TensorRef, TensorRef>>& tensors, const char* label) const;
+  GroupCast return_cast(size_t stage, const std::vector<std::pair<TensorRef, TensorRef>>& tensors,
+                        const char* label) const;
   /// Plays the stages: `arrive` once rows of a stage are there, `attend` with the number of each call, `send_back`
   /// after each stage.
   template <class Arrive, class Attend, class SendBack>

@@ -23,7 +23,7 @@ enum class Memory : int {
   kWork,   ///< a region of this rank alone
   /// A region of this rank that takes no memory: rows that a call of attention stores where they belong, at their
   /// owners too (AttendOp::stores).
-  kStored,
+  kDirectStore,
   /// A region of zeros to which casts add, in memory of the transport's; FinishOp alone reads it.
   kReturned,
   kQ,  ///< arguments of the pass, and so on
@@ -110,15 +110,15 @@ struct RowListsRef {
 };
 
 /// Rows of `source` to rows of `target`, which have equal row bytes: of each rank's `source`, by its own exchange.
-struct CastItem {
+struct GroupCastTensor {
   std::shared_ptr<const Exchange> exchange;
   TensorRef source;
   TensorRef target;
   const char* label = "";
 };
 /// What is sent together. `results`: partial results on their way to their owners; else operands.
-struct Cast {
-  std::vector<CastItem> items;
+struct GroupCast {
+  std::vector<GroupCastTensor> items;
   bool results = false;
   int step = 0;
   /// The rows of `source` that the exchange names as received go back the way of the exchange, and are added to those
@@ -130,7 +130,7 @@ struct Cast {
   /// Between the rows of a rank and its heads.
   bool exchanges_heads = false;
   /// On streams: its targets were used before in the pass. No rank sends before the receiver has given the credit
-  /// (GiveOp), which its CastOp takes. The same on all ranks.
+  /// (ReleaseCreditOp), which its GroupCastOp takes. The same on all ranks.
   bool credited = false;
 };
 
@@ -172,19 +172,19 @@ struct ZeroOp {
   TensorRef tensor;
 };
 /// Starts Program::casts[cast]; nothing that it reads or writes is touched until the WaitOp. On streams that one is for
-/// what the cast brings, and SentOp for what it reads.
-struct CastOp {
+/// what the cast brings, and WaitSendOp for what it reads.
+struct GroupCastOp {
   int cast = 0;
 };
 struct WaitOp {
   int cast = 0;
 };
-struct SentOp {
+struct WaitSendOp {
   int cast = 0;
 };
 /// Tells those who send in a cast that is credited, and not begun here, that its targets are free on this rank: what
 /// used them is enqueued, and casts that read them have been sent. They may write from now on.
-struct GiveOp {
+struct ReleaseCreditOp {
   int cast = 0;
 };
 
@@ -207,8 +207,8 @@ struct AttendOp {
   // Where a stream runs a plan that moves K/V alone:
   TensorRef k_local, v_local;    ///< hold the keys of ProgramMask::stretches; kNone: all lie in k and v
   std::vector<int> ready_flags;  ///< casts under way for whose keys the call waits itself, each when needed
-  /// Copies that the call makes by itself: of rows of dk and dv, of kStored, to where they belong. What casts send of
-  /// these it stores at the owners.
+  /// Copies that the call makes by itself: of rows of dk and dv, of kDirectStore, to where they belong. What casts send
+  /// of these it stores at the owners.
   std::vector<RowSumOp> stores;
   TensorRef stored_dk, stored_dv;  ///< the tensors of kWork that these go to, where not to results
 };
@@ -247,13 +247,13 @@ struct LargestOp {
   int columns = 0;
 };
 
-using Op = std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, CastOp, WaitOp, AttendOp, DeltaOp, MergeOp, SinkGradOp,
-                        LargestOp, OpenOp, FinishOp, SentOp, GiveOp>;
+using Op = std::variant<RowSumsOp, FloatCopiesOp, ZeroOp, GroupCastOp, WaitOp, AttendOp, DeltaOp, MergeOp, SinkGradOp,
+                        LargestOp, OpenOp, FinishOp, WaitSendOp, ReleaseCreditOp>;
 
 struct Program {
   std::vector<Op> ops;
   std::vector<Region> regions;
-  std::vector<Cast> casts;
+  std::vector<GroupCast> casts;
   std::vector<RowLists> row_lists;
   /// The first regions, which a forward pass may leave to its backward pass: what that computes with.
   int num_kept = 0;

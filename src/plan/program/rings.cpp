@@ -5,9 +5,10 @@
 // next one comes, and the gradients of a block follow it round the ring.
 //
 // NOTE [blocks of a ring]: on streams the host frees nothing, so blocks land in memory of earlier ones where the
-// transport can (ProgramTarget::steps_apart), and a pass takes as much for any number of ranks. The rank that a block
-// comes to says when its memory is free (GiveOp), the one that sends takes that (Cast::credited). A block that is
-// freed as late as a rank needs to send would keep ranks in lockstep; each further one lets them be a step apart.
+// transport can (ProgramTarget::ring_buffer_steps), and a pass takes as much for any number of ranks. The rank that a
+// block comes to says when its memory is free (ReleaseCreditOp), the one that sends takes that (GroupCast::credited). A
+// block that is freed as late as a rank needs to send would keep ranks in lockstep; each further one lets them be a
+// step apart.
 #include <algorithm>
 
 #include "plan/program/rows.hpp"
@@ -78,11 +79,11 @@ struct GradRing {
 GradRing make_grad_ring(ProgramWriter& writer, const GridRank& rank, const PairRef& made) {
   const DType travel = rank.plan.config.reduce_dtype;
   const auto& steps = rank.steps();
-  const int steps_apart = writer.target().steps_apart;
+  const int ring_buffer_steps = writer.target().ring_buffer_steps;
   GradRing ring;
   for (size_t s = 0; s < steps.size(); ++s) {
-    const bool reuses = steps_apart >= 0;
-    const auto blocks = static_cast<size_t>(steps_apart + 1);
+    const bool reuses = ring_buffer_steps >= 0;
+    const auto blocks = static_cast<size_t>(ring_buffer_steps + 1);
     const bool credited = reuses && s >= blocks;
     ring.sent.push_back(reuses && s > 0 ? ring.sent[0] : arena_pair(writer, travel, rank.block_rows(), made));
     ring.come.push_back(credited ? ring.come[s - blocks] : arena_pair(writer, travel, rank.block_rows(), made));
@@ -97,9 +98,9 @@ GradRing make_grad_ring(ProgramWriter& writer, const GridRank& rank, const PairR
 }  // namespace
 
 int reusable_block(const ProgramWriter& writer, const GridRank& rank, const std::vector<bool>& is_taken, size_t next) {
-  const int steps_apart = writer.target().steps_apart;
-  if (steps_apart < 0) return -1;
-  const int last_step = rank.steps()[next].posted - 1 - steps_apart;
+  const int ring_buffer_steps = writer.target().ring_buffer_steps;
+  if (ring_buffer_steps < 0) return -1;
+  const int last_step = rank.steps()[next].posted - 1 - ring_buffer_steps;
   const auto found = std::find(is_taken.begin(), is_taken.end(), false);
   const auto block = static_cast<int>(found - is_taken.begin());
   return found != is_taken.end() && block <= last_step ? block : -1;
@@ -113,7 +114,7 @@ void write_ring_forward(ProgramWriter& writer, const GridRank& rank, const RowCa
 
 void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
   const size_t num_steps = rank.steps().size();
-  const int steps_apart = writer.target().steps_apart;
+  const int ring_buffer_steps = writer.target().ring_buffer_steps;
   const Ring ring = make_ring(writer, rank, rows);
   const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
   const PairRef made = work_pair(writer, DType::kFloat32, rank.block_rows(), ring.blocks[0]);
@@ -126,11 +127,11 @@ void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowC
     if (s > 0) {
       before = grads.come[s - 1];
       writer.wait(grads.casts[s - 1]);
-      if (steps_apart >= 0) writer.sent(grads.casts[s - 1]);
+      if (ring_buffer_steps >= 0) writer.sent(grads.casts[s - 1]);
     }
     writer.sum_rows({{made.k, before.k, grads.sent[s].k}, {made.v, before.v, grads.sent[s].v}});
-    const size_t next = s + static_cast<size_t>(std::max(steps_apart, 0));
-    if (steps_apart >= 0 && s > 0 && next < num_steps) writer.give(grads.casts[next]);
+    const size_t next = s + static_cast<size_t>(std::max(ring_buffer_steps, 0));
+    if (ring_buffer_steps >= 0 && s > 0 && next < num_steps) writer.give(grads.casts[next]);
     writer.cast(grads.casts[s]);
   }
   if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);

@@ -220,7 +220,7 @@ PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype) {
 }
 
 int add_pair_cast(ProgramWriter& writer, const std::shared_ptr<const Exchange>& exchange, const PairRef& source,
-                  const PairRef& target, const char* label, Cast cast) {
+                  const PairRef& target, const char* label, GroupCast cast) {
   cast.items = {{exchange, source.k, target.k, label}, {exchange, source.v, target.v, label}};
   return writer.add_cast(std::move(cast));
 }

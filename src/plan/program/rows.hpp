@@ -74,7 +74,7 @@ PairRef work_pair(ProgramWriter& writer, DType dtype, int64_t rows, const PairRe
 PairRef sendable(ProgramWriter& writer, const PairRef& own, DType dtype);
 /// A cast of the rows of both; `cast` says the rest.
 int add_pair_cast(ProgramWriter& writer, const std::shared_ptr<const Exchange>& exchange, const PairRef& source,
-                  const PairRef& target, const char* label, Cast cast);
+                  const PairRef& target, const char* label, GroupCast cast);
 /// Where calls that accumulate put out or dq: `result` itself if it is float32, else memory for its sum.
 TensorRef sum_for(ProgramWriter& writer, const TensorRef& result, DType result_dtype);
 

@@ -40,7 +40,7 @@ bool ends_ring(const GridRank& rank, size_t step) {
                      [step](const SubGroupLevel& level) { return level.ranks == static_cast<int>(step) + 1; });
 }
 
-bool reuses(const ProgramWriter& writer) { return writer.target().steps_apart >= 0; }
+bool reuses(const ProgramWriter& writer) { return writer.target().ring_buffer_steps >= 0; }
 
 /// The rows of each step, and the casts that bring them.
 struct StepRows {
@@ -110,7 +110,7 @@ struct Leaving {
 /// where memory is reused, and come where those came that have been added since.
 std::vector<Leaving> make_leaving(ProgramWriter& writer, const GridRank& rank, const PairRef& like) {
   const DType dtype = rank.plan.config.reduce_dtype;
-  const auto blocks = static_cast<size_t>(std::max(writer.target().steps_apart + 1, 0));
+  const auto blocks = static_cast<size_t>(std::max(writer.target().ring_buffer_steps + 1, 0));
   const int64_t most = most_rows_of_any_step(rank);
   std::vector<Leaving> all(rank.steps().size());
   for (size_t s = 1; s < all.size(); ++s) {
@@ -146,7 +146,7 @@ void send_grads(ProgramWriter& writer, const GridRank& rank, const std::vector<L
     for (const int cast : all[step - 1].casts()) writer.sent(cast);
   }
   writer.sum_rows({{made.k, added.k, some.k}, {made.v, added.v, some.v}});
-  const size_t next = step + static_cast<size_t>(std::max(writer.target().steps_apart, 0));
+  const size_t next = step + static_cast<size_t>(std::max(writer.target().ring_buffer_steps, 0));
   if (reuses(writer) && step > 1 && next + 1 < all.size()) writer.give(all[next].onward_cast);
   for (const int cast : all[step].casts()) writer.cast(cast);
 }

@@ -60,15 +60,15 @@ std::string traffic_of(const std::vector<RowCopy>& rows, std::string_view word) 
   return fmt::format("{} rows {} {} rank(s)", count, word, peers.size());
 }
 
-std::string text_of(const Cast& cast) {
-  std::string text = list_of(cast.items, [&](const CastItem& item) {
+std::string text_of(const GroupCast& cast) {
+  std::string text = list_of(cast.items, [&](const GroupCastTensor& item) {
     return fmt::format("{} {} {}", text_of(item.source),
                        cast.by_lse ? "by lse +>"
                        : cast.adds ? "+>"
                                    : "->",
                        text_of(item.target));
   });
-  const CastItem& first = cast.items.front();
+  const GroupCastTensor& first = cast.items.front();
   const auto& out = cast.adds ? first.exchange->recvs : first.exchange->sends;
   const auto& in = cast.adds ? first.exchange->sends : first.exchange->recvs;
   text += fmt::format("; sends {}, receives {}", traffic_of(out, "to"), traffic_of(in, "of"));
@@ -94,14 +94,14 @@ struct Describe {
            });
   }
   std::string operator()(const ZeroOp& op) const { return "zero    " + text_of(op.tensor); }
-  std::string operator()(const CastOp& op) const {
-    const Cast& cast = program.casts[static_cast<size_t>(op.cast)];
+  std::string operator()(const GroupCastOp& op) const {
+    const GroupCast& cast = program.casts[static_cast<size_t>(op.cast)];
     if (cast.items.empty()) return fmt::format("cast    {}: nothing", op.cast);
     return fmt::format("cast    {} ({} {}): {}", op.cast, cast.items.front().label, cast.step, text_of(cast));
   }
   std::string operator()(const WaitOp& op) const { return fmt::format("wait    {}", op.cast); }
-  std::string operator()(const SentOp& op) const { return fmt::format("sent    {}", op.cast); }
-  std::string operator()(const GiveOp& op) const { return fmt::format("give    {}", op.cast); }
+  std::string operator()(const WaitSendOp& op) const { return fmt::format("sent    {}", op.cast); }
+  std::string operator()(const ReleaseCreditOp& op) const { return fmt::format("give    {}", op.cast); }
   std::string operator()(const AttendOp& op) const {
     std::string text =
         fmt::format("attend  step {}, mask {}: {} to {} -> ", op.step, op.mask, text_of(op.q), text_of(op.k));

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "core/require.hpp"
-#include "plan/program/shadow.hpp"
-#include "plan/program/shadow_attention.hpp"
-#include "plan/program/shadow_rank.hpp"
+#include "plan/program/symbolic.hpp"
+#include "plan/program/symbolic_attention.hpp"
+#include "plan/program/symbolic_rank.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -38,8 +38,8 @@ class PlayedPass {
             plan.cp_size(), programs.size());
     for (int r = 0; r < plan.cp_size(); ++r) {
       const auto index = static_cast<size_t>(r);
-      ranks_.push_back(std::make_unique<ShadowRank>(plan, r, programs[index], program_masks(plan, r, step.target),
-                                                    kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
+      ranks_.push_back(std::make_unique<SymbolicRank>(plan, r, programs[index], program_masks(plan, r, step.target),
+                                                      kept == nullptr ? nullptr : &kept->ranks_[index]->memory));
       ranks_.back()->waits_end_sends = step.target.sends_from_anywhere;
       at_fault_ = r;
       guard("before its operations", [&] { add_arguments(*ranks_.back()); });
@@ -77,7 +77,7 @@ class PlayedPass {
     }
   }
 
-  void fill(ShadowRank& rank, Memory where, const std::vector<int64_t>& rows, int heads, bool read_only,
+  void fill(SymbolicRank& rank, Memory where, const std::vector<int64_t>& rows, int heads, bool read_only,
             const std::function<Element(int64_t, int)>& value) const {
     rank.memory.add_argument(where, std::ssize(rows), heads, read_only);
     Cells& cells = rank.memory.argument(where);
@@ -88,7 +88,7 @@ class PlayedPass {
     }
   }
 
-  void add_arguments(ShadowRank& rank) const {
+  void add_arguments(SymbolicRank& rank) const {
     const int q = heads_.num_heads_q, kv = heads_.num_heads_kv;
     const auto own = [](Memory where) {
       return [where](int64_t row, int head) { return Element::of(where, row, head); };
@@ -115,7 +115,7 @@ class PlayedPass {
 
   bool sinks_of_rows() const { return call_.sink_layout == SinkLayout::kSsh; }
 
-  void add_sinks(ShadowRank& rank, Memory where, bool given) const {
+  void add_sinks(SymbolicRank& rank, Memory where, bool given) const {
     const int q = heads_.num_heads_q;
     const int64_t rows = sinks_of_rows() ? std::ssize(rank.q_rows) : 1;
     rank.memory.add_argument(where, rows, call_.seqlen_sink * q, given);
@@ -147,7 +147,7 @@ class PlayedPass {
     const auto order_of = [](const Program& program) {
       std::vector<int> stages;
       for (const Op& op : program.ops) {
-        if (const auto* cast = std::get_if<CastOp>(&op)) stages.push_back(cast->cast);
+        if (const auto* cast = std::get_if<GroupCastOp>(&op)) stages.push_back(cast->cast);
       }
       return stages;
     };
@@ -175,9 +175,9 @@ class PlayedPass {
     }
   }
 
-  void expect_rows(ShadowRank& rank) const {
+  void expect_rows(SymbolicRank& rank) const {
     for (size_t c = 0; c < rank.program.casts.size(); ++c) {
-      for (const CastItem& item : rank.program.casts[c].items) {
+      for (const GroupCastTensor& item : rank.program.casts[c].items) {
         if (rank.program.casts[c].adds || rank.program.casts[c].credited) continue;
         for (const RowCopy& copy : item.exchange->recvs) {
           rank.memory.expect(item.target, copy.rows, static_cast<int>(c));
@@ -187,7 +187,7 @@ class PlayedPass {
   }
 
   /// The next operation of a rank; false where it has to wait for a peer.
-  bool step(ShadowRank& rank) {
+  bool step(SymbolicRank& rank) {
     const Op& op = rank.program.ops[rank.next];
     bool done = true;
     guard(fmt::format("operation {} ({})", rank.next, name_of(op)), [&] {
@@ -198,14 +198,14 @@ class PlayedPass {
       } else if (const auto* zero = std::get_if<ZeroOp>(&op)) {
         for_each_cell(zero->tensor.rows, zero->tensor.heads,
                       [&](int64_t row, int head) { rank.memory.write(zero->tensor, row, head, Element()); });
-      } else if (const auto* cast = std::get_if<CastOp>(&op)) {
+      } else if (const auto* cast = std::get_if<GroupCastOp>(&op)) {
         done = rank.has_credit(cast->cast, at_fault_, ranks_);
         if (done) rank.post(cast->cast);
       } else if (const auto* wait = std::get_if<WaitOp>(&op)) {
         done = rank.land(wait->cast, at_fault_, ranks_);
-      } else if (const auto* sent = std::get_if<SentOp>(&op)) {
+      } else if (const auto* sent = std::get_if<WaitSendOp>(&op)) {
         rank.end_sends(sent->cast);
-      } else if (const auto* give = std::get_if<GiveOp>(&op)) {
+      } else if (const auto* give = std::get_if<ReleaseCreditOp>(&op)) {
         rank.give(give->cast);
       } else if (const auto* call = std::get_if<AttendOp>(&op)) {
         if (call->mask < 0 || call->mask >= std::ssize(rank.masks)) {
@@ -235,7 +235,7 @@ class PlayedPass {
     return done;
   }
 
-  void check_end(const ShadowRank& rank) const {
+  void check_end(const SymbolicRank& rank) const {
     guard("at its end", [&] {
       if (rank.next < rank.program.ops.size()) {
         throw ProgramFault{
@@ -247,9 +247,9 @@ class PlayedPass {
     });
   }
 
-  void check(const ShadowRank& rank, Memory where, const char* name, const std::vector<int64_t>& rows,
+  void check(const SymbolicRank& rank, Memory where, const char* name, const std::vector<int64_t>& rows,
              const std::function<Element(int64_t, int)>& value) const {
-    const Cells& cells = const_cast<ShadowRank&>(rank).memory.argument(where);
+    const Cells& cells = const_cast<SymbolicRank&>(rank).memory.argument(where);
     guard("at its end", [&] {
       for (size_t at = 0; at < cells.cells.size(); ++at) {
         const auto row = static_cast<int64_t>(at) / cells.columns, column = static_cast<int64_t>(at) % cells.columns;
@@ -268,7 +268,7 @@ class PlayedPass {
     std::vector<Element> dsink(static_cast<size_t>(call_.seqlen_sink * heads_.num_heads_q));
     for (size_t r = 0; r < ranks_.size(); ++r) {
       at_fault_ = static_cast<int>(r);
-      ShadowRank& rank = *ranks_[r];
+      SymbolicRank& rank = *ranks_[r];
       if (!backward_) {
         const auto out = [this](int64_t row, int head) { return expected_.out(row, head); };
         check(rank, Memory::kOut, "out", rank.q_rows, out);
@@ -309,7 +309,7 @@ class PlayedPass {
   CallShape call_;
   bool backward_;
   ExpectedResults expected_;
-  std::vector<std::unique_ptr<ShadowRank>> ranks_;
+  std::vector<std::unique_ptr<SymbolicRank>> ranks_;
   int at_fault_ = 0;
 };
 

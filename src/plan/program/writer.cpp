@@ -23,8 +23,8 @@ RowListsRef ProgramWriter::add_lists(RowLists lists) {
   return {static_cast<int>(program_.row_lists.size()) - 1, 0};
 }
 
-int ProgramWriter::add_cast(Cast cast) {
-  for (const CastItem& item : cast.items) {
+int ProgramWriter::add_cast(GroupCast cast) {
+  for (const GroupCastTensor& item : cast.items) {
     if (item.target.memory == Memory::kReturned) {  // the transport rounds what goes there
       TANGRAM_ASSERT(cast.adds && item.source.heads == item.target.heads && item.source.dim == item.target.dim);
       continue;
@@ -40,7 +40,7 @@ int ProgramWriter::add_cast(Cast cast) {
 
 void ProgramWriter::cast(int number) {
   under_way_.insert(number);
-  program_.ops.emplace_back(CastOp{number});
+  program_.ops.emplace_back(GroupCastOp{number});
 }
 
 void ProgramWriter::wait(int number) {

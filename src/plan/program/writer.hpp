@@ -28,7 +28,7 @@ class ProgramWriter {
     return region(Memory::kWork, dtype, rows, heads, dim);
   }
   TensorRef stored(DType dtype, int64_t rows, int heads, int dim) {
-    return region(Memory::kStored, dtype, rows, heads, dim);
+    return region(Memory::kDirectStore, dtype, rows, heads, dim);
   }
   TensorRef returned(DType dtype, int64_t rows, int heads, int dim) {
     return region(Memory::kReturned, dtype, rows, heads, dim);
@@ -39,11 +39,11 @@ class ProgramWriter {
 
   RowListsRef add_lists(RowLists lists);
   /// A stage that sends all of its items. Not yet cast.
-  int add_cast(Cast cast);
+  int add_cast(GroupCast cast);
   void cast(int number);
   void wait(int number);
-  void sent(int number) { program_.ops.emplace_back(SentOp{number}); }
-  void give(int number) { program_.ops.emplace_back(GiveOp{number}); }
+  void sent(int number) { program_.ops.emplace_back(WaitSendOp{number}); }
+  void give(int number) { program_.ops.emplace_back(ReleaseCreditOp{number}); }
   /// For all casts that were not waited for, as they were made.
   void wait_for_all();
 

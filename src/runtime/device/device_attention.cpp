@@ -171,7 +171,7 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
 }
 
 /// Where peers push, a step between ranks hides that they tell each other; else ranks move in step anyhow.
-int steps_apart(const DeviceCommunicator& communicator) {
+int ring_buffer_steps(const DeviceCommunicator& communicator) {
   switch (communicator.kernel_transfers().landing_reuse) {
     case RecvBufferReuse::kNone: return -1;
     case RecvBufferReuse::kInOrder: return 0;
@@ -198,7 +198,7 @@ ProgramOptions program_options(const RankContext& base, DeviceCommunicator& comm
   how.margin_beside_transfers = order != LaunchOrder::kSmMargin ? 0 : sm_margin > 0 ? sm_margin : -1;
   how.starts_transfers_first = order == LaunchOrder::kKernelBarrier;
   if (by_calls) how.target = key_target(base, communicator, options);
-  how.target.steps_apart = steps_apart(communicator);
+  how.target.ring_buffer_steps = ring_buffer_steps(communicator);
   return how;
 }
 

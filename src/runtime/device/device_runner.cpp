@@ -58,8 +58,8 @@ class DeviceRunner final : public ProgramRunner {
   void cast(int number) override {
     const ArenaLayout& layout = run_.program.layout;
     const auto [returns, stage] = layout.stages[static_cast<size_t>(number)];
-    const std::vector<CastItem>& items = program_.casts[static_cast<size_t>(number)].items;
-    if (returns && items.front().source.memory == Memory::kStored) {
+    const std::vector<GroupCastTensor>& items = program_.casts[static_cast<size_t>(number)].items;
+    if (returns && items.front().source.memory == Memory::kDirectStore) {
       run_.pass->signal_returned(stage, stream_);
     } else if (returns) {
       run_.pass->reduce(stage, sources_of(items), stream_);
@@ -124,8 +124,8 @@ class DeviceRunner final : public ProgramRunner {
   /// casts bring rows to as soon as the pass is open, and read from those that casts send as long as it is.
   void poison(bool at_end) {
     std::vector<bool> left(program_.regions.size());
-    for (const Cast& cast : program_.casts) {
-      for (const CastItem& item : cast.items) {
+    for (const GroupCast& cast : program_.casts) {
+      for (const GroupCastTensor& item : cast.items) {
         const int region = at_end ? item.source.region : item.target.region;
         if (region >= 0) left[static_cast<size_t>(region)] = true;
       }
@@ -168,8 +168,8 @@ class DeviceRunner final : public ProgramRunner {
     std::vector<Memory> given = {Memory::kQ, Memory::kK, Memory::kV};
     if (backward) given.insert(given.end(), {Memory::kOut, Memory::kLse, Memory::kDout});
     for (const Memory where : given) made = made && !is_nan(argument(where));
-    for (const Cast& cast : program_.casts) {
-      for (const CastItem& item : cast.items) {
+    for (const GroupCast& cast : program_.casts) {
+      for (const GroupCastTensor& item : cast.items) {
         if (cast.adds || item.target.region < 0) continue;
         for (const RowCopy& copy : item.exchange->recvs) made = made && !is_nan(view(item.target.slice(copy.rows)));
       }
@@ -178,9 +178,9 @@ class DeviceRunner final : public ProgramRunner {
   }
 
   int stage_of(int cast) const { return run_.program.layout.stages[static_cast<size_t>(cast)].number; }
-  std::vector<ConstTensorView> sources_of(const std::vector<CastItem>& items) const {
+  std::vector<ConstTensorView> sources_of(const std::vector<GroupCastTensor>& items) const {
     std::vector<ConstTensorView> sources;
-    for (const CastItem& item : items) sources.push_back(view(item.source));
+    for (const GroupCastTensor& item : items) sources.push_back(view(item.source));
     return sources;
   }
   void copy_own(const OpenOp& op) {
@@ -232,7 +232,7 @@ DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {
   }
   for (size_t cast = 0; cast < layout.stages.size() && spec.returns.empty(); ++cast) {
     if (!layout.stages[cast].returns) continue;
-    for (const CastItem& item : program.casts[cast].items) {
+    for (const GroupCastTensor& item : program.casts[cast].items) {
       spec.returns.push_back({.partial_rows = item.source.rows,
                               .owned_rows = item.target.rows,
                               .heads = item.source.heads,
@@ -276,7 +276,7 @@ DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_
     if (program.program.casts[cast].credited) spec.credited.push_back(program.layout.stages[cast].number);
   }
   spec.reuses_sources = std::any_of(program.program.ops.begin(), program.program.ops.end(),
-                                    [](const Op& op) { return std::holds_alternative<SentOp>(op); });
+                                    [](const Op& op) { return std::holds_alternative<WaitSendOp>(op); });
   spec.recv_buffers = {{.rows = arena_bytes / kArenaUnit, .heads = 1, .dim = kFloatsInUnit, .dtype = DType::kFloat32}};
   return spec;
 }

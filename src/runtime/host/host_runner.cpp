@@ -20,10 +20,10 @@ namespace tangram {
 
 namespace {
 
-std::vector<HostCast> host_casts(const Cast& cast) {
+std::vector<HostCast> host_casts(const GroupCast& cast) {
   std::vector<HostCast> result;
   for (size_t i = 0; i < cast.items.size(); ++i) {
-    const CastItem& item = cast.items[i];
+    const GroupCastTensor& item = cast.items[i];
     if (i > 0 && std::string_view(item.label) == cast.items[i - 1].label &&
         (item.exchange == cast.items[i - 1].exchange || *item.exchange == *cast.items[i - 1].exchange)) {
       ++result.back().num_items;
@@ -118,7 +118,7 @@ class HostRunner final : public ProgramRunner {
   }
 
   void cast(int number) override {
-    const Cast& cast = program_.casts[static_cast<size_t>(number)];
+    const GroupCast& cast = program_.casts[static_cast<size_t>(number)];
     const TraceKind kind = cast.results ? TraceKind::kPostReduce : TraceKind::kPostCast;
     for (const HostCast& part : host_program_.casts[static_cast<size_t>(number)]) {
       const auto items = std::span(cast.items).subspan(part.first_item, part.num_items);
@@ -128,7 +128,7 @@ class HostRunner final : public ProgramRunner {
     }
   }
   void wait(int number) override {
-    const Cast& cast = program_.casts[static_cast<size_t>(number)];
+    const GroupCast& cast = program_.casts[static_cast<size_t>(number)];
     for (const auto& handle : under_way_[static_cast<size_t>(number)]) {
       context_.recorder.wait(*handle, cast.results ? TraceKind::kWaitReduce : TraceKind::kWaitCast,
                              cast.results ? TraceKind::kTransferReduce : TraceKind::kTransferCast, cast.step);
@@ -140,7 +140,7 @@ class HostRunner final : public ProgramRunner {
     // Rows that this one has been joined into may just now be written by another join.
     joined_.push_back(&cast);
     if (is_any_join_under_way()) return;
-    for (const Cast* joined : joined_) look_for_nan(*joined);
+    for (const GroupCast* joined : joined_) look_for_nan(*joined);
     joined_.clear();
   }
   bool is_any_join_under_way() const {
@@ -149,25 +149,25 @@ class HostRunner final : public ProgramRunner {
     }
     return false;
   }
-  void look_for_nan(const Cast& cast) {
-    for (const CastItem& item : cast.items) {
+  void look_for_nan(const GroupCast& cast) {
+    for (const GroupCastTensor& item : cast.items) {
       for (const RowCopy& copy : cast.adds ? item.exchange->sends : item.exchange->recvs) {
         nan_came_in_ = nan_came_in_ || has_nan(slice_rows(view(item.target), copy.rows));
       }
     }
   }
 
-  std::unique_ptr<CommHandle> send(std::span<const CastItem> items, const std::string& label) const {
+  std::unique_ptr<CommHandle> send(std::span<const GroupCastTensor> items, const std::string& label) const {
     std::vector<CastTensor> tensors;
-    for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
+    for (const GroupCastTensor& item : items) tensors.push_back({view(item.source), view(item.target)});
     return context_.communicator->group_cast(*items.front().exchange, tensors, label);
   }
-  std::unique_ptr<CommHandle> reduce(std::span<const CastItem> items, const std::string& label) const {
+  std::unique_ptr<CommHandle> reduce(std::span<const GroupCastTensor> items, const std::string& label) const {
     std::vector<ReduceTensor> tensors;
-    for (const CastItem& item : items) tensors.push_back({view(item.source), view(item.target)});
+    for (const GroupCastTensor& item : items) tensors.push_back({view(item.source), view(item.target)});
     return context_.communicator->group_reduce(*items.front().exchange, tensors, ReduceOp::kSum, label);
   }
-  std::unique_ptr<CommHandle> merge(std::span<const CastItem> items, const std::string& label) const {
+  std::unique_ptr<CommHandle> merge(std::span<const GroupCastTensor> items, const std::string& label) const {
     const TensorView out = view(items[0].target), lse = view(items[1].target);
     const ConstTensorView partial_out = view(items[0].source), partial_lse = view(items[1].source);
     const LseReduceTensors tensors{partial_out, static_cast<const float*>(partial_lse.data), out,
@@ -213,7 +213,7 @@ class HostRunner final : public ProgramRunner {
   std::vector<HostTensor>* const keep_;
   std::vector<HostTensor> regions_;
   bool nan_came_in_ = false;
-  std::vector<const Cast*> joined_;  // not yet looked at
+  std::vector<const GroupCast*> joined_;  // not yet looked at
   // Last: destroyed, and so waited for, before the memory that they use.
   std::vector<std::vector<std::unique_ptr<CommHandle>>> under_way_;
 };
@@ -221,7 +221,7 @@ class HostRunner final : public ProgramRunner {
 }  // namespace
 
 HostProgram::HostProgram(Program of_rank) : program(std::move(of_rank)), lives(region_lives(program)) {
-  for (const Cast& cast : program.casts) casts.push_back(host_casts(cast));
+  for (const GroupCast& cast : program.casts) casts.push_back(host_casts(cast));
 }
 
 bool run_on_host(RankContext& context, const HostProgram& program, const ProgramArguments& arguments,

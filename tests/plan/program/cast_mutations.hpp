@@ -32,7 +32,7 @@ bool drop_everywhere(Mutant& m) {
 /// Its partners cast in another order.
 inline bool swap_casts_of_a_rank(Mutant& m) {
   if (m.of.plan->cp_size() == 1) return false;
-  const std::vector<size_t> casts = m.ops_of<CastOp>();
+  const std::vector<size_t> casts = m.ops_of<GroupCastOp>();
   if (casts.size() < 2) return false;
   const size_t a = m.random.one_of(casts), b = m.random.one_of(casts);
   if (a == b) return false;
@@ -41,7 +41,7 @@ inline bool swap_casts_of_a_rank(Mutant& m) {
 }
 
 /// A table of its own, to be changed.
-inline Exchange& own_exchange(CastItem& item) {
+inline Exchange& own_exchange(GroupCastTensor& item) {
   const auto copy = std::make_shared<Exchange>(*item.exchange);
   item.exchange = copy;
   return *copy;
@@ -49,8 +49,8 @@ inline Exchange& own_exchange(CastItem& item) {
 
 inline bool shift_receipt(Mutant& m) {
   if (m.program().casts.empty()) return false;
-  Cast& cast = m.random.one_of(m.program().casts);
-  CastItem& item = m.random.one_of(cast.items);
+  GroupCast& cast = m.random.one_of(m.program().casts);
+  GroupCastTensor& item = m.random.one_of(cast.items);
   if (item.exchange->recvs.empty()) return false;
   RowCopy& copy = m.random.one_of(own_exchange(item).recvs);
   m.random.coin() ? ++copy.peer_row : (++copy.rows.begin, ++copy.rows.end);
@@ -59,7 +59,7 @@ inline bool shift_receipt(Mutant& m) {
 
 inline bool drop_receipt(Mutant& m) {
   if (m.program().casts.empty()) return false;
-  CastItem& item = m.random.one_of(m.random.one_of(m.program().casts).items);
+  GroupCastTensor& item = m.random.one_of(m.random.one_of(m.program().casts).items);
   if (item.exchange->recvs.empty()) return false;
   std::vector<RowCopy>& rows = own_exchange(item).recvs;
   rows.erase(rows.begin() + m.random.draw(0, std::ssize(rows) - 1));
@@ -68,7 +68,7 @@ inline bool drop_receipt(Mutant& m) {
 
 inline bool drop_sending(Mutant& m) {
   if (m.program().casts.empty()) return false;
-  CastItem& item = m.random.one_of(m.random.one_of(m.program().casts).items);
+  GroupCastTensor& item = m.random.one_of(m.random.one_of(m.program().casts).items);
   if (item.exchange->sends.empty()) return false;
   std::vector<RowCopy>& rows = own_exchange(item).sends;
   rows.erase(rows.begin() + m.random.draw(0, std::ssize(rows) - 1));
@@ -93,9 +93,9 @@ inline bool wait_later(Mutant& m) {
   if (!op || *op + 1 == m.program().ops.size() || !std::holds_alternative<AttendOp>(m.program().ops[*op + 1]))
     return false;
   bool receives = false;
-  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<WaitOp>(*op).cast)];
+  const GroupCast& cast = m.program().casts[static_cast<size_t>(m.get<WaitOp>(*op).cast)];
   const AttendOp& attend = std::get<AttendOp>(m.program().ops[*op + 1]);
-  for (const CastItem& item : cast.items) {
+  for (const GroupCastTensor& item : cast.items) {
     receives = receives || (!item.exchange->recvs.empty() &&
                             (item.target.region == attend.k.region || item.target.region == attend.q.region));
   }
@@ -106,13 +106,13 @@ inline bool wait_later(Mutant& m) {
 
 /// Sends before what it sends was made.
 inline bool cast_earlier(Mutant& m) {
-  const auto op = m.any_op<CastOp>();
+  const auto op = m.any_op<GroupCastOp>();
   if (!op || *op == 0) return false;
   const auto* sums = std::get_if<RowSumsOp>(&m.program().ops[*op - 1]);
   if (sums == nullptr) return false;
-  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<CastOp>(*op).cast)];
+  const GroupCast& cast = m.program().casts[static_cast<size_t>(m.get<GroupCastOp>(*op).cast)];
   bool made = false;
-  for (const CastItem& item : cast.items) {
+  for (const GroupCastTensor& item : cast.items) {
     for (const RowSumOp& sum : sums->sums) {
       made =
           made || (!item.exchange->sends.empty() && sum.result.region == item.source.region && sum.result.region >= 0);
@@ -128,20 +128,20 @@ template <class Kind>
 std::optional<size_t> any_op_that_moves(Mutant& m, std::vector<RowCopy> Exchange::* rows) {
   const auto op = m.any_op<Kind>();
   if (!op) return std::nullopt;
-  const Cast& cast = m.program().casts[static_cast<size_t>(m.get<Kind>(*op).cast)];
+  const GroupCast& cast = m.program().casts[static_cast<size_t>(m.get<Kind>(*op).cast)];
   return ((*cast.items.front().exchange).*rows).empty() ? std::nullopt : op;
 }
 
 inline bool drop_credit(Mutant& m) {
-  const auto op = any_op_that_moves<GiveOp>(m, &Exchange::recvs);
+  const auto op = any_op_that_moves<ReleaseCreditOp>(m, &Exchange::recvs);
   if (op) m.erase(m.program().ops, *op);
   return op.has_value();
 }
 
 /// Whether rows of later casts come to where this cast sends rows from.
 inline bool is_sent_over(const Program& program, size_t sent) {
-  const Cast& cast = program.casts[static_cast<size_t>(std::get<SentOp>(program.ops[sent]).cast)];
-  const auto meet = [](const CastItem& from, const CastItem& to) {
+  const GroupCast& cast = program.casts[static_cast<size_t>(std::get<WaitSendOp>(program.ops[sent]).cast)];
+  const auto meet = [](const GroupCastTensor& from, const GroupCastTensor& to) {
     const auto rows_of = [](const TensorRef& tensor, const RowCopy& copy) {
       return Range{tensor.first_row + copy.rows.begin, tensor.first_row + copy.rows.end};
     };
@@ -153,10 +153,10 @@ inline bool is_sent_over(const Program& program, size_t sent) {
     });
   };
   for (size_t op = sent + 1; op < program.ops.size(); ++op) {
-    const auto* later = std::get_if<CastOp>(&program.ops[op]);
+    const auto* later = std::get_if<GroupCastOp>(&program.ops[op]);
     if (later == nullptr) continue;
-    for (const CastItem& to : program.casts[static_cast<size_t>(later->cast)].items) {
-      if (std::ranges::any_of(cast.items, [&](const CastItem& from) { return meet(from, to); })) return true;
+    for (const GroupCastTensor& to : program.casts[static_cast<size_t>(later->cast)].items) {
+      if (std::ranges::any_of(cast.items, [&](const GroupCastTensor& from) { return meet(from, to); })) return true;
     }
   }
   return false;
@@ -164,7 +164,7 @@ inline bool is_sent_over(const Program& program, size_t sent) {
 
 /// Rows that come to where others are still being sent from. Where none do, nobody needs the wait.
 inline bool drop_sent(Mutant& m) {
-  const auto op = any_op_that_moves<SentOp>(m, &Exchange::sends);
+  const auto op = any_op_that_moves<WaitSendOp>(m, &Exchange::sends);
   if (!op || !is_sent_over(m.program(), *op)) return false;
   m.erase(m.program().ops, *op);
   return true;
@@ -172,21 +172,21 @@ inline bool drop_sent(Mutant& m) {
 
 /// A credit that is given before the last use has ended.
 inline bool give_earlier(Mutant& m) {
-  const auto op = any_op_that_moves<GiveOp>(m, &Exchange::recvs);
-  if (!op || *op == 0 || std::holds_alternative<GiveOp>(m.program().ops[*op - 1])) return false;
+  const auto op = any_op_that_moves<ReleaseCreditOp>(m, &Exchange::recvs);
+  if (!op || *op == 0 || std::holds_alternative<ReleaseCreditOp>(m.program().ops[*op - 1])) return false;
   std::swap(m.program().ops[*op], m.program().ops[*op - 1]);
   return true;
 }
 
 /// Rows that come without a credit where others are in use.
 inline bool cast_without_credit(Mutant& m) {
-  const auto op = m.any_op<GiveOp>();
+  const auto op = m.any_op<ReleaseCreditOp>();
   if (!op) return false;
-  const int cast = m.get<GiveOp>(*op).cast;
+  const int cast = m.get<ReleaseCreditOp>(*op).cast;
   for (Program& program : m.pass()) {
     program.casts[static_cast<size_t>(cast)].credited = false;
     std::erase_if(program.ops, [&](const Op& each) {
-      const auto* give = std::get_if<GiveOp>(&each);
+      const auto* give = std::get_if<ReleaseCreditOp>(&each);
       return give != nullptr && give->cast == cast;
     });
   }

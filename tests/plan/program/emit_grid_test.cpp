@@ -14,7 +14,7 @@ namespace {
 using testing::kSeqlen;
 using testing::plan_of;
 
-int number_of(const CastOp& op) { return op.cast; }
+int number_of(const GroupCastOp& op) { return op.cast; }
 int number_of(const WaitOp& op) { return op.cast; }
 int number_of(const AttendOp& op) { return op.step; }
 
@@ -39,12 +39,12 @@ TEST(EmitGrid, ChunksOfHcmsTravelWhileOthersCompute) {
     ASSERT_EQ(program.casts.size(), 6u);  // inputs of three chunks, then results
     for (int chunk = 0; chunk < 3; ++chunk) {
       const size_t compute = index_of<AttendOp>(program, chunk);
-      EXPECT_LT(index_of<CastOp>(program, 2), index_of<AttendOp>(program, 0));
+      EXPECT_LT(index_of<GroupCastOp>(program, 2), index_of<AttendOp>(program, 0));
       EXPECT_LT(index_of<WaitOp>(program, chunk), compute);
-      EXPECT_LT(compute, index_of<CastOp>(program, 3 + chunk));
+      EXPECT_LT(compute, index_of<GroupCastOp>(program, 3 + chunk));
       EXPECT_GT(index_of<WaitOp>(program, 3 + chunk), index_of<AttendOp>(program, 2));
       if (chunk < 2) {
-        EXPECT_LT(index_of<CastOp>(program, 3 + chunk), index_of<AttendOp>(program, chunk + 1));
+        EXPECT_LT(index_of<GroupCastOp>(program, 3 + chunk), index_of<AttendOp>(program, chunk + 1));
         EXPECT_GT(index_of<WaitOp>(program, chunk + 1), compute);
       }
       EXPECT_TRUE(std::get<AttendOp>(program.ops[compute]).beside_transfers);
@@ -57,13 +57,13 @@ TEST(EmitGrid, TheNextBlockOfARingTravelsWhileOneComputes) {
   const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
   const Program forward = forward_program(*plan, 1, call, {});
   for (int step = 0; step + 1 < 4; ++step) {
-    EXPECT_LT(index_of<CastOp>(forward, step), index_of<AttendOp>(forward, step));
+    EXPECT_LT(index_of<GroupCastOp>(forward, step), index_of<AttendOp>(forward, step));
     EXPECT_LT(index_of<AttendOp>(forward, step), index_of<WaitOp>(forward, step));
   }
   // Stages 0 to 2 bring blocks, 3 to 6 gradients: these travel while the next step computes.
   const Program backward = backward_program(*plan, 1, call, {}, false);
   for (int step = 0; step + 1 < 4; ++step) {
-    EXPECT_LT(index_of<CastOp>(backward, 3 + step), index_of<AttendOp>(backward, step + 1));
+    EXPECT_LT(index_of<GroupCastOp>(backward, 3 + step), index_of<AttendOp>(backward, step + 1));
     EXPECT_GT(index_of<WaitOp>(backward, 3 + step), index_of<AttendOp>(backward, step + 1));
   }
 }

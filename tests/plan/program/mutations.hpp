@@ -18,7 +18,7 @@ struct NamedMutation {
 /// Of which every one does harm: what a result is made of, or what keeps ranks in step, is gone or another.
 inline constexpr NamedMutation kHarmful[] = {
     {"a wait dropped", drop_everywhere<WaitOp>},
-    {"a cast dropped", drop_everywhere<CastOp>},
+    {"a cast dropped", drop_everywhere<GroupCastOp>},
     {"attention dropped", drop_attend},
     {"attention twice", attend_twice},
     {"results shifted onto others", shift_results},

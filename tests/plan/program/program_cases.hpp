@@ -123,7 +123,7 @@ inline Case random_case(Draws& random) {
   result.call.sink_layout = random.coin() ? SinkLayout::kSsh : SinkLayout::kSh;
   result.call.wants_dsink = random.coin();
   result.target = random.coin() ? kOnHost : kOnStreams;
-  if (!result.target.sends_from_anywhere) result.target.steps_apart = static_cast<int>(random.draw(-1, 2));
+  if (!result.target.sends_from_anywhere) result.target.ring_buffer_steps = static_cast<int>(random.draw(-1, 2));
   if (moves_kv && result.plan->movement.empty() && !result.target.sends_from_anywhere) {
     constexpr KeyCalls kCalls[] = {KeyCalls::kByStage, KeyCalls::kOnce, KeyCalls::kAsTheyCome};
     result.target.forward_calls = random.one_of(kCalls);

@@ -22,9 +22,9 @@ constexpr int64_t kRowsOfRank = 16;
 
 CallShape plain_call() { return CallShape::with_results(DType::kFloat32, DType::kFloat32); }
 
-ProgramTarget target_of(int steps_apart) {
+ProgramTarget target_of(int ring_buffer_steps) {
   ProgramTarget target;
-  target.steps_apart = steps_apart;
+  target.ring_buffer_steps = ring_buffer_steps;
   return target;
 }
 
@@ -38,21 +38,21 @@ struct ArenaBytes {
   friend bool operator==(const ArenaBytes&, const ArenaBytes&) = default;
 };
 
-ArenaBytes arena_bytes(const Plan& plan, int steps_apart) {
-  const ProgramTarget target = target_of(steps_apart);
+ArenaBytes arena_bytes(const Plan& plan, int ring_buffer_steps) {
+  const ProgramTarget target = target_of(ring_buffer_steps);
   return {lay_out_arena(forward_program(plan, 0, plain_call(), target)).arena_bytes,
           lay_out_arena(backward_program(plan, 0, plain_call(), target, false)).arena_bytes};
 }
 
 TEST(Rings, TakeAsMuchMemoryOnAnyNumberOfRanks) {
   constexpr int64_t kBlock = 2 * kRowsOfRank * 2 * 8 * sizeof(float);  // K and V, or their gradients
-  for (const int steps_apart : {0, 1, 2}) {
-    SCOPED_TRACE(steps_apart);
+  for (const int ring_buffer_steps : {0, 1, 2}) {
+    SCOPED_TRACE(ring_buffer_steps);
     for (const int cp_size : {4, 8, 64}) {
-      const ArenaBytes bytes = arena_bytes(*ring_plan(cp_size), steps_apart);
-      EXPECT_EQ(bytes.forward, (2 + steps_apart) * kBlock) << cp_size;
+      const ArenaBytes bytes = arena_bytes(*ring_plan(cp_size), ring_buffer_steps);
+      EXPECT_EQ(bytes.forward, (2 + ring_buffer_steps) * kBlock) << cp_size;
       // Gradients: those that leave, and those that come.
-      EXPECT_EQ(bytes.backward, (2 + steps_apart + 1 + 1 + steps_apart) * kBlock) << cp_size;
+      EXPECT_EQ(bytes.backward, (2 + ring_buffer_steps + 1 + 1 + ring_buffer_steps) * kBlock) << cp_size;
     }
   }
 }
@@ -86,15 +86,15 @@ TEST(Rings, OfSubGroupsTakeAsMuchMemoryOnAnyNumberOfRanks) {
 TEST(Rings, HaveNoFaults) {
   for (const Strategy strategy : {Strategy::kRing, Strategy::kUsp, Strategy::kLoongTrain, Strategy::kHybridCp}) {
     for (const int cp_size : {2, 3, 4, 5, 6, 8, 12}) {
-      for (const int steps_apart : {-1, 0, 1, 2}) {
+      for (const int ring_buffer_steps : {-1, 0, 1, 2}) {
         for (const bool kept : {false, true}) {
           const int64_t rows = kRowsOfRank * cp_size;
           const auto plan = testing::plan_of(causal_mask(rows, rows), testing::heads_of(cp_size, 1, 8, 8), cp_size,
                                              {strategy, 0, 0, {}});
           if (kept && !can_keep(*plan)) continue;
-          SCOPED_TRACE(::testing::Message() << to_string(strategy) << " on " << cp_size << ", " << steps_apart);
+          SCOPED_TRACE(::testing::Message() << to_string(strategy) << " on " << cp_size << ", " << ring_buffer_steps);
           EXPECT_NO_THROW(
-              verify(*plan, plain_call(), step_programs(*plan, plain_call(), target_of(steps_apart), kept)));
+              verify(*plan, plain_call(), step_programs(*plan, plain_call(), target_of(ring_buffer_steps), kept)));
         }
       }
     }
@@ -103,9 +103,9 @@ TEST(Rings, HaveNoFaults) {
 
 /// The fault that verify finds once `change` has changed the programs of all ranks.
 template <class Change>
-std::string fault(bool backward, int steps_apart, const Change& change) {
+std::string fault(bool backward, int ring_buffer_steps, const Change& change) {
   const auto plan = ring_plan(6);
-  StepPrograms programs = step_programs(*plan, plain_call(), target_of(steps_apart), false);
+  StepPrograms programs = step_programs(*plan, plain_call(), target_of(ring_buffer_steps), false);
   for (Program& program : backward ? programs.backward : programs.forward) change(program);
   try {
     verify(*plan, plain_call(), programs);
@@ -117,7 +117,7 @@ std::string fault(bool backward, int steps_apart, const Change& change) {
 
 size_t first_give(const Program& program) {
   for (size_t op = 0; op < program.ops.size(); ++op) {
-    if (std::holds_alternative<GiveOp>(program.ops[op])) return op;
+    if (std::holds_alternative<ReleaseCreditOp>(program.ops[op])) return op;
   }
   ADD_FAILURE() << "no credit is given";
   return 0;
@@ -125,15 +125,15 @@ size_t first_give(const Program& program) {
 
 TEST(Rings, ThatBreakTheRulesOfCreditsAreRefused) {
   for (const bool backward : {false, true}) {
-    for (const int steps_apart : {0, 1}) {
-      SCOPED_TRACE(::testing::Message() << backward << " " << steps_apart);
-      EXPECT_THAT(fault(backward, steps_apart, [](Program& p) { p.ops.erase(p.ops.begin() + first_give(p)); }),
+    for (const int ring_buffer_steps : {0, 1}) {
+      SCOPED_TRACE(::testing::Message() << backward << " " << ring_buffer_steps);
+      EXPECT_THAT(fault(backward, ring_buffer_steps, [](Program& p) { p.ops.erase(p.ops.begin() + first_give(p)); }),
                   HasSubstr("has not said that memory is free"));
-      EXPECT_THAT(
-          fault(backward, steps_apart, [](Program& p) { std::swap(p.ops[first_give(p)], p.ops[first_give(p) - 1]); }),
-          ::testing::AnyOf(HasSubstr("another one still reads"), HasSubstr("which was not waited for")));
+      EXPECT_THAT(fault(backward, ring_buffer_steps,
+                        [](Program& p) { std::swap(p.ops[first_give(p)], p.ops[first_give(p) - 1]); }),
+                  ::testing::AnyOf(HasSubstr("another one still reads"), HasSubstr("which was not waited for")));
       // At the begin of the pass.
-      EXPECT_NE(fault(backward, steps_apart,
+      EXPECT_NE(fault(backward, ring_buffer_steps,
                       [](Program& p) {
                         const auto give = p.ops.begin() + static_cast<std::ptrdiff_t>(first_give(p));
                         std::rotate(p.ops.begin(), give, give + 1);
@@ -148,11 +148,11 @@ TEST(Rings, WaitForTheCreditOfTheRankThatReceives) {
   const auto plan = ring_plan(6);
   StepPrograms programs = step_programs(*plan, plain_call(), target_of(1), false);
   Program& program = programs.forward[3];
-  const int cast = std::get<GiveOp>(program.ops[first_give(program)]).cast;
+  const int cast = std::get<ReleaseCreditOp>(program.ops[first_give(program)]).cast;
   program.ops.erase(program.ops.begin() + static_cast<std::ptrdiff_t>(first_give(program)));
   const auto table = std::make_shared<Exchange>(*program.casts[static_cast<size_t>(cast)].items[0].exchange);
   table->recvs.clear();  // else the rank itself would be refused
-  for (CastItem& item : program.casts[static_cast<size_t>(cast)].items) item.exchange = table;
+  for (GroupCastTensor& item : program.casts[static_cast<size_t>(cast)].items) item.exchange = table;
   try {
     verify(*plan, plain_call(), programs);
     FAIL() << "a ring without a credit";

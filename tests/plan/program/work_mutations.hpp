@@ -51,7 +51,7 @@ inline bool merge_wrongly(Mutant& m) {
   }
   bool found = false;
   for (Program& program : m.pass()) {
-    for (Cast& cast : program.casts) {
+    for (GroupCast& cast : program.casts) {
       found = found || cast.by_lse;
       if (cast.by_lse) cast.items.pop_back();
     }

@@ -186,7 +186,7 @@ TEST(NewKeys, ExactMemoryOfARingIsItsArena) {
   const auto plan = std::make_shared<const Plan>(make_plan(causal_mask(4096, 4096), config));
   run_exact(4, [&](Ranks::Rank& rank) {
     const DistAttention key(plan, rank.communicator, rank.backend);
-    const ProgramTarget target{.steps_apart = 1};
+    const ProgramTarget target{.ring_buffer_steps = 1};
     CallShape call = CallShape::with_results(DType::kBFloat16, DType::kFloat32);
     int64_t arena = lay_out_arena(forward_program(*plan, rank.control.rank(), call, target)).arena_bytes;
     arena =

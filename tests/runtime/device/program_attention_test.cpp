@@ -92,7 +92,7 @@ TEST(ProgramAttention, RingsThatReuseMemoryHaveTheSameBits) {
                                           {6, {Strategy::kLoongTrain, 1, 3, {}}},
                                           {8, {Strategy::kUsp, 2, 0, {}}},
                                           {6, {Strategy::kHybridCp, 0, 0, {}, 16}}}) {
-    for (const int steps_apart : {0, 1, 2}) {
+    for (const int ring_buffer_steps : {0, 1, 2}) {
       for (const bool use_kept : {false, true}) {
         for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
           if (!sample.takes_next()) continue;
@@ -100,12 +100,12 @@ TEST(ProgramAttention, RingsThatReuseMemoryHaveTheSameBits) {
           options.heads = heads_of(cp_size, 1, DType::kBFloat16);
           options.result_dtype = DType::kBFloat16;
           options.use_kept = use_kept;
-          SCOPED_TRACE(::testing::Message() << describe(strategy) << " on " << cp_size << ", " << steps_apart
+          SCOPED_TRACE(::testing::Message() << describe(strategy) << " on " << cp_size << ", " << ring_buffer_steps
                                             << " steps apart, kept " << use_kept);
           const StepInputs inputs = testing::make_inputs(mask, options);
           const auto plan = plan_of(mask, options.heads, cp_size, strategy, reduce_dtype);
           ProgramTarget target;
-          target.steps_apart = steps_apart;
+          target.ring_buffer_steps = ring_buffer_steps;
           testing::expect_same_bits(program_step(plan, options, inputs, backend, 3, nullptr, target),
                                     program_step(plan, options, inputs, backend));
         }

@@ -25,7 +25,7 @@ struct DqWriter {
   // Where the sums are not zeroed before, the first addition to half a slab stores. Without turns whoever comes first
   // claims it, and others wait until it is there; a claimed store waits for nobody.
   static constexpr int32_t kClaimed = 1;
-  static constexpr int32_t kStored = 2;
+  static constexpr int32_t kDirectStore = 2;
 
   /// True for the one that stores; for others it returns when that is done.
   __device__ __forceinline__ bool claim(int32_t* count) {
@@ -34,7 +34,7 @@ struct DqWriter {
       state = atomicCAS(count, 0, kClaimed);
       if (state == 0) return true;
     }
-    while (state != kStored) state = ptx::load_acquire(count);
+    while (state != kDirectStore) state = ptx::load_acquire(count);
     return false;
   }
   __device__ __forceinline__ void await_turn(int32_t* count, int32_t turn) {
@@ -56,8 +56,8 @@ struct DqWriter {
   static __device__ __forceinline__ void announce_addition(int32_t* count, int32_t turn) {
     ptx::tma_store_wait<0>();
     ptx::fence_proxy_async_global();
-    if constexpr (Traits::kAtOnce == 2) count[1] = kStored;  // for the last kernel
-    ptx::store_release(count, Traits::kDeterministic ? turn + 1 : kStored);
+    if constexpr (Traits::kAtOnce == 2) count[1] = kDirectStore;  // for the last kernel
+    ptx::store_release(count, Traits::kDeterministic ? turn + 1 : kDirectStore);
   }
 
   __device__ __forceinline__ void run() {

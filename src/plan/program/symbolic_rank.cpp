@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/program/shadow_rank.hpp"
+#include "plan/program/symbolic_rank.hpp"
 
 #include <fmt/format.h>
 
@@ -20,17 +20,17 @@ std::vector<int64_t> shard_rows(const Dispatch& dispatch, int rank) {
 }
 
 // What adds goes back the way of its exchange.
-const std::vector<RowCopy>& sends(const Cast& cast, const CastItem& item) {
+const std::vector<RowCopy>& sends(const GroupCast& cast, const GroupCastTensor& item) {
   return cast.adds ? item.exchange->recvs : item.exchange->sends;
 }
-const std::vector<RowCopy>& receipts(const Cast& cast, const CastItem& item) {
+const std::vector<RowCopy>& receipts(const GroupCast& cast, const GroupCastTensor& item) {
   return cast.adds ? item.exchange->sends : item.exchange->recvs;
 }
 
 }  // namespace
 
-ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, std::vector<ProgramMask> of_masks,
-                       const ShadowMemory* kept)
+SymbolicRank::SymbolicRank(const Plan& plan, int rank, const Program& of_pass, std::vector<ProgramMask> of_masks,
+                           const SymbolicMemory* kept)
     : program(of_pass),
       masks(std::move(of_masks)),
       memory(of_pass, kept),
@@ -42,7 +42,7 @@ ShadowRank::ShadowRank(const Plan& plan, int rank, const Program& of_pass, std::
       given(of_pass.casts.size()),
       ended_sends(of_pass.casts.size()) {}
 
-void ShadowRank::sum_rows(const RowSumOp& sum) {
+void SymbolicRank::sum_rows(const RowSumOp& sum) {
   const bool copies = sum.source.memory != Memory::kNone, adds = sum.addend.memory != Memory::kNone;
   const bool by_lists = sum.addend_rows.lists >= 0;
   for (const TensorRef* ref : {&sum.source, &sum.addend}) {
@@ -62,14 +62,14 @@ void ShadowRank::sum_rows(const RowSumOp& sum) {
   });
 }
 
-void ShadowRank::copy_floats(const FloatCopyOp& copy) {
+void SymbolicRank::copy_floats(const FloatCopyOp& copy) {
   for_each_cell(copy.rows, copy.columns, [&](int64_t row, int column) {
     const Element value = copy.from.memory == Memory::kNone ? Element() : memory.read(copy.from, row, column);
     memory.write(copy.to, row, column, value);
   });
 }
 
-void ShadowRank::find_largest(const LargestOp& op) {
+void SymbolicRank::find_largest(const LargestOp& op) {
   for (int column = 0; column < op.columns; ++column) {
     Element sum;  // as if every cell counted once
     for (int64_t row = 0; row < op.rows; ++row) sum += memory.read(op.from, row, column);
@@ -77,23 +77,23 @@ void ShadowRank::find_largest(const LargestOp& op) {
   }
 }
 
-std::vector<int> ShadowRank::casts_that_return() const {
+std::vector<int> SymbolicRank::casts_that_return() const {
   std::vector<int> numbers;
   for (size_t cast = 0; cast < program.casts.size(); ++cast) {
-    const std::vector<CastItem>& items = program.casts[cast].items;
+    const std::vector<GroupCastTensor>& items = program.casts[cast].items;
     if (!items.empty() && items.front().target.memory == Memory::kReturned) numbers.push_back(static_cast<int>(cast));
   }
   return numbers;
 }
 
-void ShadowRank::finish(const FinishOp& op) {
+void SymbolicRank::finish(const FinishOp& op) {
   const auto is_among = [](const std::vector<Range>& ranges, int64_t row) {
     return std::any_of(ranges.begin(), ranges.end(),
                        [row](const Range& range) { return range.begin <= row && row < range.end; });
   };
   const std::vector<int> returning = casts_that_return();
   if (returning.empty()) throw ProgramFault{"finishes though nothing returns"};
-  const std::vector<CastItem>& items = program.casts[static_cast<size_t>(returning.front())].items;
+  const std::vector<GroupCastTensor>& items = program.casts[static_cast<size_t>(returning.front())].items;
   if (items.size() != 2) throw ProgramFault{"finishes other than gradients of keys and of values"};
   const auto add = [&](const TensorRef& own, const TensorRef& returned, const TensorRef& result) {
     for (const TensorRef* ref : {&own, &returned}) {
@@ -111,18 +111,18 @@ void ShadowRank::finish(const FinishOp& op) {
   add(op.own_v, items[1].target, op.dv);
 }
 
-size_t ShadowRank::checked_cast(int number) const {
+size_t SymbolicRank::checked_cast(int number) const {
   if (number < 0 || number >= std::ssize(program.casts)) throw ProgramFault{"names a cast that is none"};
   return static_cast<size_t>(number);
 }
 
-void ShadowRank::post(int cast_number) {
+void SymbolicRank::post(int cast_number) {
   const size_t number = checked_cast(cast_number);
-  const Cast& cast = program.casts[number];
+  const GroupCast& cast = program.casts[number];
   if (posted[number]) throw ProgramFault{"casts a second time"};
   if (cast.by_lse && (cast.items.size() != 2 || !cast.adds)) throw ProgramFault{"joins other than out and lse"};
   posted[number] = true;
-  for (const CastItem& item : cast.items) {
+  for (const GroupCastTensor& item : cast.items) {
     auto& copies_of = sent[number].emplace_back();
     for (const RowCopy& copy : sends(cast, item)) {
       copies_of[copy.peer].emplace_back(copy, memory.begin_read(item.source, copy.rows));
@@ -141,10 +141,10 @@ void ShadowRank::post(int cast_number) {
   if (elements_of(0) != elements_of(1)) throw ProgramFault{"sends out and lse of different calls"};
 }
 
-bool ShadowRank::has_credit(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) const {
+bool SymbolicRank::has_credit(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks) const {
   const size_t cast = checked_cast(number);
   if (!program.casts[cast].credited) return true;
-  for (const CastItem& item : program.casts[cast].items) {
+  for (const GroupCastTensor& item : program.casts[cast].items) {
     // A transport may write by calls of the receiver's own.
     const bool receives = !item.exchange->recvs.empty() && !given[cast];
     if (receives) throw ProgramFault{"receives where it has not said that memory is free"};
@@ -156,31 +156,31 @@ bool ShadowRank::has_credit(int number, int self, std::span<const std::unique_pt
   return true;
 }
 
-void ShadowRank::give(int number) {
+void SymbolicRank::give(int number) {
   const size_t cast = checked_cast(number);
   if (!program.casts[cast].credited || program.casts[cast].adds) throw ProgramFault{"gives a credit that nobody takes"};
   if (given[cast] || posted[cast]) throw ProgramFault{"gives a credit a second time, or too late"};
   given[cast] = true;
-  for (const CastItem& item : program.casts[cast].items) {
+  for (const GroupCastTensor& item : program.casts[cast].items) {
     for (const RowCopy& copy : item.exchange->recvs) memory.expect(item.target, copy.rows, number);
   }
 }
 
-void ShadowRank::end_sends(int number) {
+void SymbolicRank::end_sends(int number) {
   const size_t cast = checked_cast(number);
   if (!posted[cast] || ended_sends[cast]) throw ProgramFault{"has not begun to send, or knows that all is sent"};
   ended_sends[cast] = true;
-  for (const CastItem& item : program.casts[cast].items) {
+  for (const GroupCastTensor& item : program.casts[cast].items) {
     for (const RowCopy& copy : sends(program.casts[cast], item)) memory.end_read(item.source, copy.rows);
   }
 }
 
-bool ShadowRank::land(int number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
+bool SymbolicRank::land(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks) {
   const size_t cast = checked_cast(number);
   if (!posted[cast]) throw ProgramFault{"waits for a cast that was not begun"};
   if (waited[cast]) throw ProgramFault{"waits for a cast a second time"};
-  const std::vector<CastItem>& items = program.casts[cast].items;
-  for (const CastItem& item : items) {
+  const std::vector<GroupCastTensor>& items = program.casts[cast].items;
+  for (const GroupCastTensor& item : items) {
     for (const RowCopy& copy : receipts(program.casts[cast], item)) {
       if (copy.peer < 0 || copy.peer >= std::ssize(ranks)) throw ProgramFault{"receives from a rank that is none"};
       if (!ranks[static_cast<size_t>(copy.peer)]->posted[cast]) return false;
@@ -192,17 +192,17 @@ bool ShadowRank::land(int number, int self, std::span<const std::unique_ptr<Shad
   return true;
 }
 
-bool ShadowRank::land_all(const std::vector<int>& numbers, int self,
-                          std::span<const std::unique_ptr<ShadowRank>> ranks) {
+bool SymbolicRank::land_all(const std::vector<int>& numbers, int self,
+                            std::span<const std::unique_ptr<SymbolicRank>> ranks) {
   for (const int number : numbers) {
     if (!waited[checked_cast(number)] && !land(number, self, ranks)) return false;
   }
   return true;
 }
 
-void ShadowRank::receive(size_t cast, size_t number, int self, std::span<const std::unique_ptr<ShadowRank>> ranks) {
+void SymbolicRank::receive(size_t cast, size_t number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks) {
   const bool adds = program.casts[cast].adds;
-  const CastItem& item = program.casts[cast].items[number];
+  const GroupCastTensor& item = program.casts[cast].items[number];
   std::map<int, size_t> taken;
   for (const RowCopy& copy : receipts(program.casts[cast], item)) {
     const auto& pieces = ranks[static_cast<size_t>(copy.peer)]->sent[cast][number];

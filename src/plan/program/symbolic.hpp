@@ -62,10 +62,10 @@ struct ProgramFault {
   std::string text;
 };
 
-class ShadowMemory {
+class SymbolicMemory {
  public:
   /// Of the regions of `program`; those that it may keep are taken from `kept`, unless that is null.
-  ShadowMemory(const Program& program, const ShadowMemory* kept);
+  SymbolicMemory(const Program& program, const SymbolicMemory* kept);
 
   void add_argument(Memory where, int64_t rows, int64_t columns, bool read_only);
   Cells& argument(Memory where) { return arguments_[static_cast<size_t>(where)]; }

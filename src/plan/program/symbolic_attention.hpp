@@ -5,15 +5,15 @@
 // a whole step must be.
 #pragma once
 
-#include "plan/program/shadow.hpp"
+#include "plan/program/symbolic.hpp"
 
 namespace tangram {
 
 /// Throw ProgramFault.
-void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, const CallShape& call);
-void make_delta(ShadowMemory& memory, const DeltaOp& op);
-void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call);
-void make_dsink(ShadowMemory& memory, const SinkGradOp& op, const CallShape& call);
+void attend(SymbolicMemory& memory, const AttendOp& op, const ProgramMask& mask, const CallShape& call);
+void make_delta(SymbolicMemory& memory, const DeltaOp& op);
+void merge(SymbolicMemory& memory, const MergeOp& op, const CallShape& call);
+void make_dsink(SymbolicMemory& memory, const SinkGradOp& op, const CallShape& call);
 
 /// Results of a pass over the whole mask.
 class ExpectedResults {

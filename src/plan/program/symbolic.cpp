@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/program/shadow.hpp"
+#include "plan/program/symbolic.hpp"
 
 #include <fmt/format.h>
 
@@ -74,7 +74,7 @@ Element Element::operator*(Element other) const {
   return Element(static_cast<uint64_t>(static_cast<Wide>(value_) * other.value_ % kPrime));
 }
 
-ShadowMemory::ShadowMemory(const Program& program, const ShadowMemory* kept) : program_(program) {
+SymbolicMemory::SymbolicMemory(const Program& program, const SymbolicMemory* kept) : program_(program) {
   const std::set<int> floats = regions_of_floats(program);
   for (const Region& region : program.regions) {
     const auto number = static_cast<int>(regions_.size());
@@ -89,7 +89,7 @@ ShadowMemory::ShadowMemory(const Program& program, const ShadowMemory* kept) : p
   }
 }
 
-void ShadowMemory::add_argument(Memory where, int64_t rows, int64_t columns, bool read_only) {
+void SymbolicMemory::add_argument(Memory where, int64_t rows, int64_t columns, bool read_only) {
   Cells& cells = argument(where);
   cells.cells.resize(static_cast<size_t>(rows * columns));
   cells.columns = columns;
@@ -97,7 +97,7 @@ void ShadowMemory::add_argument(Memory where, int64_t rows, int64_t columns, boo
 }
 
 template <class Ref>
-const Cells& ShadowMemory::of(const Ref& ref) const {
+const Cells& SymbolicMemory::of(const Ref& ref) const {
   if (ref.region < 0) return arguments_[static_cast<size_t>(ref.memory)];
   if (static_cast<size_t>(ref.region) >= regions_.size()) {
     throw ProgramFault{fmt::format("names region {} of {}", ref.region, regions_.size())};
@@ -108,7 +108,7 @@ const Cells& ShadowMemory::of(const Ref& ref) const {
   return regions_[static_cast<size_t>(ref.region)];
 }
 
-size_t ShadowMemory::index(const TensorRef& ref, int64_t row, int head) const {
+size_t SymbolicMemory::index(const TensorRef& ref, int64_t row, int head) const {
   const Cells& cells = of(ref);
   if (ref.region >= 0) {
     const Region& region = program_.regions[static_cast<size_t>(ref.region)];
@@ -125,7 +125,7 @@ size_t ShadowMemory::index(const TensorRef& ref, int64_t row, int head) const {
   return static_cast<size_t>(at * cells.columns + column);
 }
 
-size_t ShadowMemory::index(const FloatRef& ref, int64_t row, int64_t column) const {
+size_t SymbolicMemory::index(const FloatRef& ref, int64_t row, int64_t column) const {
   const int64_t at = ref.offset + row * ref.stride + column;
   if (at < 0 || at >= static_cast<int64_t>(of(ref).cells.size())) {
     throw ProgramFault{fmt::format("value {} lies outside of its floats", at)};
@@ -133,20 +133,20 @@ size_t ShadowMemory::index(const FloatRef& ref, int64_t row, int64_t column) con
   return static_cast<size_t>(at);
 }
 
-Element ShadowMemory::read(const TensorRef& ref, int64_t row, int head) const {
+Element SymbolicMemory::read(const TensorRef& ref, int64_t row, int head) const {
   return checked_value(of(ref), index(ref, row, head));
 }
-Element ShadowMemory::read(const FloatRef& ref, int64_t row, int64_t column) const {
+Element SymbolicMemory::read(const FloatRef& ref, int64_t row, int64_t column) const {
   return checked_value(of(ref), index(ref, row, column));
 }
-void ShadowMemory::write(const TensorRef& ref, int64_t row, int head, Element value) {
+void SymbolicMemory::write(const TensorRef& ref, int64_t row, int head, Element value) {
   checked_write(const_cast<Cells&>(of(ref)), index(ref, row, head), value);
 }
-void ShadowMemory::write(const FloatRef& ref, int64_t row, int64_t column, Element value) {
+void SymbolicMemory::write(const FloatRef& ref, int64_t row, int64_t column, Element value) {
   checked_write(const_cast<Cells&>(of(ref)), index(ref, row, column), value);
 }
 
-std::span<const int32_t> ShadowMemory::rows_of(const RowListsRef& ref, int64_t row) const {
+std::span<const int32_t> SymbolicMemory::rows_of(const RowListsRef& ref, int64_t row) const {
   if (ref.lists < 0 || ref.lists >= std::ssize(program_.row_lists)) throw ProgramFault{"names row lists that are none"};
   const RowLists& lists = program_.row_lists[static_cast<size_t>(ref.lists)];
   const int64_t at = ref.first + row;
@@ -156,7 +156,7 @@ std::span<const int32_t> ShadowMemory::rows_of(const RowListsRef& ref, int64_t r
 }
 
 template <class Visit>
-void ShadowMemory::for_each(const TensorRef& ref, Range rows, const Visit& visit) {
+void SymbolicMemory::for_each(const TensorRef& ref, Range rows, const Visit& visit) {
   Cells& cells = const_cast<Cells&>(of(ref));
   if (rows.begin < 0 || rows.end > ref.rows || ref.first_row + rows.end > cells.rows()) {
     throw ProgramFault{fmt::format("rows [{}, {}) of a cast lie outside of their tensor", rows.begin, rows.end)};
@@ -171,7 +171,7 @@ void ShadowMemory::for_each(const TensorRef& ref, Range rows, const Visit& visit
   }
 }
 
-void ShadowMemory::expect(const TensorRef& target, Range rows, int cast) {
+void SymbolicMemory::expect(const TensorRef& target, Range rows, int cast) {
   for_each(target, rows, [&](Cells::Cell& cell) {
     if (cell.recv_buffers >= 0) {
       throw ProgramFault{fmt::format("casts {} and {} both bring a row", cell.recv_buffers, cast)};
@@ -181,7 +181,7 @@ void ShadowMemory::expect(const TensorRef& target, Range rows, int cast) {
   });
 }
 
-std::vector<Element> ShadowMemory::begin_read(const TensorRef& source, Range rows) {
+std::vector<Element> SymbolicMemory::begin_read(const TensorRef& source, Range rows) {
   std::vector<Element> values;
   for_each(source, rows, [&](Cells::Cell& cell) {
     require_settled(cell);
@@ -192,13 +192,13 @@ std::vector<Element> ShadowMemory::begin_read(const TensorRef& source, Range row
   return values;
 }
 
-void ShadowMemory::end_read(const TensorRef& source, Range rows) {
+void SymbolicMemory::end_read(const TensorRef& source, Range rows) {
   for_each(source, rows, [](Cells::Cell& cell) { --cell.readers; });
 }
 
 template <class Visit>
-void ShadowMemory::receive(const TensorRef& target, Range rows, const std::vector<Element>& values,
-                           const Visit& visit) {
+void SymbolicMemory::receive(const TensorRef& target, Range rows, const std::vector<Element>& values,
+                             const Visit& visit) {
   size_t next = 0;
   for_each(target, rows, [&](Cells::Cell& cell) {
     if (next == values.size()) throw ProgramFault{"more comes than was sent"};
@@ -207,18 +207,18 @@ void ShadowMemory::receive(const TensorRef& target, Range rows, const std::vecto
   if (next != values.size()) throw ProgramFault{"less comes than was sent"};
 }
 
-void ShadowMemory::land(const TensorRef& target, Range rows, const std::vector<Element>& values) {
+void SymbolicMemory::land(const TensorRef& target, Range rows, const std::vector<Element>& values) {
   receive(target, rows, values, [](Cells::Cell& cell, Element value) { cell = {value, true}; });
 }
 
-void ShadowMemory::begin_add(const TensorRef& target, Range rows) {
+void SymbolicMemory::begin_add(const TensorRef& target, Range rows) {
   for_each(target, rows, [](Cells::Cell& cell) {
     if (!cell.written || cell.readers > 0) throw ProgramFault{"adds to what nothing has written or a cast reads"};
     ++cell.adders;
   });
 }
 
-void ShadowMemory::add(const TensorRef& target, Range rows, const std::vector<Element>& values) {
+void SymbolicMemory::add(const TensorRef& target, Range rows, const std::vector<Element>& values) {
   receive(target, rows, values, [](Cells::Cell& cell, Element value) {
     cell.value += value;
     --cell.adders;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/program/shadow_attention.hpp"
+#include "plan/program/symbolic_attention.hpp"
 
 #include <fmt/format.h>
 
@@ -90,7 +90,7 @@ FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.memory, ref.of
 
 /// Of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
 struct Sinks {
-  ShadowMemory& memory;
+  SymbolicMemory& memory;
   const CallShape& call;
   FloatRef ref;
 
@@ -120,7 +120,7 @@ struct Sinks {
 };
 
 struct Call {
-  ShadowMemory& memory;
+  SymbolicMemory& memory;
   const AttendOp& op;
   const CallShape& call;
   Sums sums;
@@ -220,7 +220,7 @@ void require_rows_of(const char* name, const TensorRef& ref, const TensorRef& li
   require_shape(name, ref, like.rows, like.heads, dim);
 }
 
-Element of_both(const ShadowMemory& memory, const TensorRef& out, const TensorRef& lse, int64_t row, int head) {
+Element of_both(const SymbolicMemory& memory, const TensorRef& out, const TensorRef& lse, int64_t row, int head) {
   const Element value = memory.read(out, row, head);
   if (memory.read(lse, row, head) != value) throw ProgramFault{"merges out and lse of different calls"};
   return value;
@@ -228,7 +228,7 @@ Element of_both(const ShadowMemory& memory, const TensorRef& out, const TensorRe
 
 }  // namespace
 
-void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, const CallShape& call) {
+void attend(SymbolicMemory& memory, const AttendOp& op, const ProgramMask& mask, const CallShape& call) {
   const AttnShape& shape = mask.shape;
   require_shape("q", op.q, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   require_shape("k", op.k, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
@@ -236,21 +236,21 @@ void attend(ShadowMemory& memory, const AttendOp& op, const ProgramMask& mask, c
   if (op.delta.memory == Memory::kNone) {
     require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   }
-  const Call shadow{memory,
-                    op,
-                    call,
-                    {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices},
-                    op.k_local.memory == Memory::kNone ? std::span<const LocalKvRange>{} : std::span(mask.stretches),
-                    mask.stretch_border};
-  if (!op.backward) return shadow.forward();
+  const Call symbolic{memory,
+                      op,
+                      call,
+                      {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices},
+                      op.k_local.memory == Memory::kNone ? std::span<const LocalKvRange>{} : std::span(mask.stretches),
+                      mask.stretch_border};
+  if (!op.backward) return symbolic.forward();
   require_shape("dout", op.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require_shape("dq", op.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
   require_shape("dk", op.dk, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
   require_shape("dv", op.dv, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
-  shadow.backward();
+  symbolic.backward();
 }
 
-void make_delta(ShadowMemory& memory, const DeltaOp& op) {
+void make_delta(SymbolicMemory& memory, const DeltaOp& op) {
   require_rows_of("dout", op.dout, op.out, op.out.dim);
   require_rows_of("delta", op.delta, op.out, 1);
   for_each_cell(op.out.rows, op.out.heads, [&](int64_t row, int head) {
@@ -258,7 +258,7 @@ void make_delta(ShadowMemory& memory, const DeltaOp& op) {
   });
 }
 
-void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
+void merge(SymbolicMemory& memory, const MergeOp& op, const CallShape& call) {
   const bool has_others = op.other_out.memory != Memory::kNone, by_lists = op.other_rows.lists >= 0;
   require_rows_of("lse", op.lse, op.out, 1);
   if (has_others) {
@@ -280,7 +280,7 @@ void merge(ShadowMemory& memory, const MergeOp& op, const CallShape& call) {
   });
 }
 
-void make_dsink(ShadowMemory& memory, const SinkGradOp& op, const CallShape& call) {
+void make_dsink(SymbolicMemory& memory, const SinkGradOp& op, const CallShape& call) {
   require_rows_of("lse", op.lse, op.lse, 1);
   require_rows_of("delta", op.delta, op.lse, 1);
   Sinks{memory, call, op.sink}.write_gradients(
