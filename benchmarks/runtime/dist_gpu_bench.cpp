@@ -238,7 +238,7 @@ class Bench {
         });
       }
       // auto:keep keeps where it chose a strategy that exchanges heads.
-      contender.keeps = plan.grid.empty() ? way.keeps_rows : way.keeps_heads && plan.grid.head_ranks > 1;
+      contender.keeps = plan.grid.empty() ? way.keeps_rows : way.keeps_heads && plan.grid.ulysses_degree > 1;
       for (const std::string& mode : options_.modes) {
         contender.modes.push_back(
             distributed_passes(communicator, *contender.attention, contender.keeps, mode == "graph"));

@@ -38,8 +38,8 @@ Way parse_strategy_way(std::string_view strategy, std::string_view suffix, std::
   if (way.strategy.name == Strategy::kHcms) {
     way.strategy.head_chunks = numbers;
   } else if (!numbers.empty()) {
-    way.strategy.head_ranks = numbers[0];
-    if (numbers.size() > 1) way.strategy.inner_ring = numbers[1];
+    way.strategy.ulysses_degree = numbers[0];
+    if (numbers.size() > 1) way.strategy.inner_ring_size = numbers[1];
   }
   require(suffix.empty() || suffix == "none" || suffix == "keep", "parse_way: unknown ending (got {})", name);
   if (suffix == "none") way.overlap = DeviceOverlap::kNone;

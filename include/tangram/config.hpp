@@ -94,7 +94,7 @@ enum class Strategy : int {
   kHcms,         ///< Ulysses in chunks of heads: the exchange of one chunk behind the attention of another
   kRing,         ///< K/V shards travel from neighbour to neighbour, rows dealt zigzag
   kAllGather,    ///< every rank gathers all of K/V; gradients are reduce-scattered
-  kUsp,          ///< Ulysses inside groups of `head_ranks` ranks, Ring among the groups
+  kUsp,          ///< Ulysses inside groups of `ulysses_degree` ranks, Ring among the groups
   kLoongTrain,   ///< as USP, with an inner and an outer ring
   kHybridCp,     ///< documents on sub-groups of ranks by their length, Ring in each; short ones without communication
 };
@@ -108,9 +108,9 @@ struct StrategyConfig {
   Strategy name = Strategy::kTangram;
   /// USP, LoongTrain: ranks that exchange heads for rows. 0: the largest proper divisor of cp_size that divides the
   /// numbers of heads.
-  int head_ranks = 0;
+  int ulysses_degree = 0;
   /// LoongTrain: row groups of an inner ring. 0: the largest divisor of their number up to its square root.
-  int inner_ring = 0;
+  int inner_ring_size = 0;
   /// HCMS: K/V heads of each chunk, each with all of its query heads; they add up to the K/V heads of a rank. Empty:
   /// the chunks with the least predicted time.
   std::vector<int> head_chunks;

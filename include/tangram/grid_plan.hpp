@@ -66,11 +66,11 @@ struct SubGroupLevel {
   friend bool operator==(const SubGroupLevel&, const SubGroupLevel&) = default;
 };
 
-/// Rank r is number r % head_ranks of row group r / head_ranks. The ranks of a row group hold its rows between them;
-/// after the head exchange each has all of them, in global order, for its share of the heads. With fewer K/V heads than
-/// head ranks neighbours share a K/V head, and each is sent a copy of it.
+/// Rank r is number r % ulysses_degree of row group r / ulysses_degree. The ranks of a row group hold its rows between
+/// them; after the head exchange each has all of them, in global order, for its share of the heads. With fewer K/V
+/// heads than head ranks neighbours share a K/V head, and each is sent a copy of it.
 struct GridPlan {
-  int head_ranks = 1;
+  int ulysses_degree = 1;
   int row_groups = 1;
   RowMove row_move = RowMove::kNone;
   /// K/V heads of each chunk that a rank exchanges and computes, one after the other.

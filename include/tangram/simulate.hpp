@@ -43,7 +43,7 @@ struct StrategyPrediction {
 std::vector<std::string_view> simulated_strategies();
 
 /// Predicts a step of `strategy`, one of these or "auto", for `config.cp_size` ranks. `config.cost` is ignored in
-/// favour of `machine`, and so is `config.strategy.name`; its head_ranks, inner_ring, head_chunks and
+/// favour of `machine`, and so is `config.strategy.name`; its ulysses_degree, inner_ring_size, head_chunks and
 /// document_rows are for the strategies that have them, its dispatch algorithm for those that can deal rows so (the
 /// others deal as by default). Throws InvalidArgument for an unknown strategy, constants that are not positive, or a
 /// mask that make_plan refuses.

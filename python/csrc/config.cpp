@@ -53,10 +53,10 @@ std::string repr(const MovementConfig& c) {
 std::string repr(const DistAttnConfig& c) {
   return fmt::format(
       "DistAttnConfig(cp_size={}, heads={}, dispatch={}, overlap={}, cost={}, reduce_dtype='{}', strategy='{}', "
-      "head_ranks={}, inner_ring={}, head_chunks=[{}], document_rows={}, movement={})",
+      "ulysses_degree={}, inner_ring_size={}, head_chunks=[{}], document_rows={}, movement={})",
       c.cp_size, repr(c.heads), repr(c.dispatch), repr(c.overlap), repr(c.cost), to_string(c.reduce_dtype),
-      to_string(c.strategy.name), c.strategy.head_ranks, c.strategy.inner_ring, fmt::join(c.strategy.head_chunks, ", "),
-      c.strategy.document_rows, repr(c.movement));
+      to_string(c.strategy.name), c.strategy.ulysses_degree, c.strategy.inner_ring_size,
+      fmt::join(c.strategy.head_chunks, ", "), c.strategy.document_rows, repr(c.movement));
 }
 
 // The text holds every field, so that it serves as hash too.
@@ -274,13 +274,14 @@ void bind_config(nb::module_& m) {
       .def(
           "__init__",
           [](DistAttnConfig* self, nb::handle cp_size, nb::handle heads, nb::handle dispatch, nb::handle overlap,
-             nb::handle cost, nb::handle reduce_dtype, nb::handle strategy, nb::handle head_ranks,
-             nb::handle inner_ring, nb::handle head_chunks, nb::handle document_rows, nb::handle movement,
+             nb::handle cost, nb::handle reduce_dtype, nb::handle strategy, nb::handle ulysses_degree,
+             nb::handle inner_ring_size, nb::handle head_chunks, nb::handle document_rows, nb::handle movement,
              nb::handle planner, const nb::kwargs& rest) {
             constexpr const char* kName = "DistAttnConfig";
-            refuse_unknown(rest, kName,
-                           "cp_size, heads, dispatch, overlap, cost, reduce_dtype, strategy, head_ranks, inner_ring, "
-                           "head_chunks, document_rows, movement, planner");
+            refuse_unknown(
+                rest, kName,
+                "cp_size, heads, dispatch, overlap, cost, reduce_dtype, strategy, ulysses_degree, inner_ring_size, "
+                "head_chunks, document_rows, movement, planner");
             MovementConfig moves = field<MovementConfig>(movement, kName, "movement", "a MovementConfig");
             if (!planner.is_none()) {
               const std::string chosen = text(planner, kName, "planner");
@@ -289,32 +290,34 @@ void bind_config(nb::module_& m) {
               require(moves == MovementConfig{}, "DistAttnConfig: takes planner or movement (got both)");
               moves.algorithm = chosen == "any" ? Movement::kAuto : Movement::kKv;
             }
-            new (self) DistAttnConfig{small(cp_size, kName, "cp_size"),
-                                      field<HeadConfig>(heads, kName, "heads", "a HeadConfig"),
-                                      field<DispatchConfig>(dispatch, kName, "dispatch", "a DispatchConfig"),
-                                      field<OverlapConfig>(overlap, kName, "overlap", "an OverlapConfig"),
-                                      field<CostModel>(cost, kName, "cost", "a CostModel"),
-                                      reduce_dtype_of(text(reduce_dtype, kName, "reduce_dtype")),
-                                      {parse_strategy(text(strategy, kName, "strategy")),
-                                       small(head_ranks, kName, "head_ranks"), small(inner_ring, kName, "inner_ring"),
-                                       field<std::vector<int>>(head_chunks, kName, "head_chunks", "whole numbers"),
-                                       whole(document_rows, kName, "document_rows")},
-                                      moves};
+            new (self) DistAttnConfig{
+                small(cp_size, kName, "cp_size"),
+                field<HeadConfig>(heads, kName, "heads", "a HeadConfig"),
+                field<DispatchConfig>(dispatch, kName, "dispatch", "a DispatchConfig"),
+                field<OverlapConfig>(overlap, kName, "overlap", "an OverlapConfig"),
+                field<CostModel>(cost, kName, "cost", "a CostModel"),
+                reduce_dtype_of(text(reduce_dtype, kName, "reduce_dtype")),
+                {parse_strategy(text(strategy, kName, "strategy")), small(ulysses_degree, kName, "ulysses_degree"),
+                 small(inner_ring_size, kName, "inner_ring_size"),
+                 field<std::vector<int>>(head_chunks, kName, "head_chunks", "whole numbers"),
+                 whole(document_rows, kName, "document_rows")},
+                moves};
           },
           nb::kw_only(), "cp_size"_a.none() = 1, "heads"_a.none() = HeadConfig{},
           "dispatch"_a.none() = DispatchConfig{}, "overlap"_a.none() = OverlapConfig{}, "cost"_a.none() = CostModel{},
-          "reduce_dtype"_a.none() = "float32", "strategy"_a.none() = "tangram", "head_ranks"_a.none() = 0,
-          "inner_ring"_a.none() = 0, "head_chunks"_a.none() = std::vector<int>{}, "document_rows"_a.none() = 0,
+          "reduce_dtype"_a.none() = "float32", "strategy"_a.none() = "tangram", "ulysses_degree"_a.none() = 0,
+          "inner_ring_size"_a.none() = 0, "head_chunks"_a.none() = std::vector<int>{}, "document_rows"_a.none() = 0,
           "movement"_a.none() = MovementConfig{}, "planner"_a.none() = nb::none(), "rest"_a,
           nb::sig("def __init__(self, *, cp_size: int = 1, heads: HeadConfig = ..., dispatch: DispatchConfig = ..., "
                   "overlap: OverlapConfig = ..., cost: CostModel = ..., reduce_dtype: str = 'float32', "
-                  "strategy: str = 'tangram', head_ranks: int = 0, inner_ring: int = 0, "
+                  "strategy: str = 'tangram', ulysses_degree: int = 0, inner_ring_size: int = 0, "
                   "head_chunks: collections.abc.Sequence[int] = [], document_rows: int = 0, "
                   "movement: MovementConfig = ..., planner: str | None = None) -> None"),
           "cp_size and heads are filled in by the functions that make keys. strategy: 'tangram', 'ulysses', 'hcms', "
           "'ring', 'all_gather', 'usp', 'loong_train', 'hybrid_cp', or 'auto', the fastest of them by the cost model, "
-          "which Plan.explain() accounts for. head_ranks is for usp and "
-          "loong_train, inner_ring for loong_train, head_chunks (K/V heads of each chunk) for hcms, document_rows (the "
+          "which Plan.explain() accounts for. ulysses_degree is for usp and "
+          "loong_train, inner_ring_size for loong_train, head_chunks (K/V heads of each chunk) for hcms, document_rows "
+          "(the "
           "longest document that stays whole on one rank) for hybrid_cp; 0 and [] let the planner choose. planner: "
           "'kv' "
           "(default), only K/V rows travel, or 'any', queries and results may too, in host memory: short for "
@@ -327,8 +330,8 @@ void bind_config(nb::module_& m) {
       .def_ro("movement", &DistAttnConfig::movement)
       .def_prop_ro("reduce_dtype", [](const DistAttnConfig& c) { return std::string(to_string(c.reduce_dtype)); })
       .def_prop_ro("strategy", [](const DistAttnConfig& c) { return std::string(to_string(c.strategy.name)); })
-      .def_prop_ro("head_ranks", [](const DistAttnConfig& c) { return c.strategy.head_ranks; })
-      .def_prop_ro("inner_ring", [](const DistAttnConfig& c) { return c.strategy.inner_ring; })
+      .def_prop_ro("ulysses_degree", [](const DistAttnConfig& c) { return c.strategy.ulysses_degree; })
+      .def_prop_ro("inner_ring_size", [](const DistAttnConfig& c) { return c.strategy.inner_ring_size; })
       .def_prop_ro("head_chunks", [](const DistAttnConfig& c) { return c.strategy.head_chunks; })
       .def_prop_ro("document_rows", [](const DistAttnConfig& c) { return c.strategy.document_rows; });
   finish(config);

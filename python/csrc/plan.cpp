@@ -142,7 +142,7 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("balance", &Plan::balance, "Largest area of a rank divided by the mean.")
       .def_prop_ro("rows_moved", &Plan::rows_moved, "K/V rows that cross ranks in one cast.")
       .def_prop_ro(
-          "exchanges_heads", [](const Plan& self) { return self.grid.head_ranks > 1; },
+          "exchanges_heads", [](const Plan& self) { return self.grid.ulysses_degree > 1; },
           "Whether ranks compute some heads of many rows, as with 'ulysses', instead of all heads of their own.")
       .def("peak_bytes", &Plan::peak_bytes, "rank"_a,
            "Bytes that the rank holds at the worst moment of a step on CPUs: the tensors of a pass and what it "

@@ -42,7 +42,7 @@ GPU_KEY_BYTES = 4 << 30  # only keys that keep remote K/V hold more than lists
 """Keys of a group that hold GPU memory. All ranks use the same keys, so all let go of the same ones."""
 _KEY_BYTES = 4096
 """About what a key takes beside what it counts."""
-_STRATEGY = ("strategy", "head_ranks", "inner_ring", "head_chunks", "document_rows")
+_STRATEGY = ("strategy", "ulysses_degree", "inner_ring_size", "head_chunks", "document_rows")
 PadSize = int | tuple[int, int]
 Side = Literal["q", "k"]
 

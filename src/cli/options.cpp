@@ -129,8 +129,9 @@ void add_strategy_parameters(CLI::App& app, DistOptions& options) {
   const auto add_count = [&](const char* name, int64_t& value, const char* help) {
     require_whole_number(*app.add_option(name, value, help)->type_name("N")->group(group), 1);
   };
-  add_count("--head-ranks", options.head_ranks, "usp, loong_train: ranks that exchange heads (default: chosen)");
-  add_count("--inner-ring", options.inner_ring, "loong_train: row groups of an inner ring (default: chosen)");
+  add_count("--ulysses-degree", options.ulysses_degree,
+            "usp, loong_train: ranks that exchange heads (default: chosen)");
+  add_count("--inner-ring-size", options.inner_ring_size, "loong_train: row groups of an inner ring (default: chosen)");
   app.add_option("--head-chunks", options.head_chunks, "hcms: K/V heads of each chunk, e.g. 1,2,1 (default: chosen)")
       ->type_name("LIST")
       ->group(group);
@@ -162,8 +163,8 @@ StrategyConfig strategy_of(const DistOptions& options) {
   constexpr int64_t kMaxRanks = 1 << 16;
   StrategyConfig strategy;
   strategy.name = parse_strategy(options.strategy);
-  strategy.head_ranks = whole_at_most(options.head_ranks, 0, kMaxRanks, "--head-ranks");
-  strategy.inner_ring = whole_at_most(options.inner_ring, 0, kMaxRanks, "--inner-ring");
+  strategy.ulysses_degree = whole_at_most(options.ulysses_degree, 0, kMaxRanks, "--ulysses-degree");
+  strategy.inner_ring_size = whole_at_most(options.inner_ring_size, 0, kMaxRanks, "--inner-ring-size");
   strategy.document_rows = options.document_rows;
   if (options.head_chunks.empty()) return strategy;
   for (const int64_t heads : parse_number_list(options.head_chunks, "--head-chunks")) {

@@ -50,10 +50,10 @@ struct DistOptions {
   int64_t head_dim = 0;      // 0: 128, or what --q says
   int64_t head_dim_v = 0;    // 0: head_dim, or what --v says
   std::string strategy = "tangram";
-  int64_t head_ranks = 0;     // 0: chosen
-  int64_t inner_ring = 0;     // 0: chosen
-  std::string head_chunks;    // empty: chosen
-  int64_t document_rows = 0;  // 0: chosen
+  int64_t ulysses_degree = 0;   // 0: chosen
+  int64_t inner_ring_size = 0;  // 0: chosen
+  std::string head_chunks;      // empty: chosen
+  int64_t document_rows = 0;    // 0: chosen
   std::string movement = "kv";
   int64_t head_groups = 0;  // 0: chosen
   std::string dtype = "float32";

@@ -249,10 +249,10 @@ std::string grid_text(const Plan& plan) {
   }
   return fmt::format("{}, {} row group{} x {} head rank{}, K/V heads in chunks of {}",
                      to_string(plan.config.strategy.name), grid.row_groups, grid.row_groups == 1 ? "" : "s",
-                     grid.head_ranks, grid.head_ranks == 1 ? "" : "s", chunks);
+                     grid.ulysses_degree, grid.ulysses_degree == 1 ? "" : "s", chunks);
 }
 
-bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.head_ranks > 1; }
+bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.ulysses_degree > 1; }
 
 GridTraffic planned_traffic(const Plan& plan) {
   const DType dtype = plan.config.heads.dtype;
@@ -426,7 +426,7 @@ nlohmann::json plan_json(const PlanSummary& summary) {
     nlohmann::json& other = plan.movement.empty() ? json["grid"] : json["movement"];
     other = plan.movement.empty()
                 ? nlohmann::json{{"row_groups", plan.grid.row_groups},
-                                 {"head_ranks", plan.grid.head_ranks},
+                                 {"ulysses_degree", plan.grid.ulysses_degree},
                                  {"head_chunks", plan.grid.head_chunks},
                                  {"peak_bytes", peak_bytes_of_ranks(plan, plan.cp_size())}}
                 : nlohmann::json{{"algorithm", std::string(to_string(plan.config.movement.algorithm))},

@@ -8,11 +8,11 @@
 #include <numeric>
 #include <optional>
 
+#include "plan/assign_pack.hpp"
+#include "plan/bisect_pack.hpp"
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
-#include "plan/deal_pack.hpp"
 #include "plan/dispatch.hpp"
-#include "plan/halve_pack.hpp"
 #include "plan/pack.hpp"
 #include "plan/refine.hpp"
 
@@ -307,8 +307,8 @@ std::optional<Dispatch> dealt_pack(const Mask& mask, const DistAttnConfig& confi
   CutCost cuts = cut_cost(config);
   if (cuts.rows_per_key == 0) cuts.tile_rows = kFineCuts;
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
-  auto map = cp_size == 2 ? halve_pack(mask.slices(), mask.seqlen_q(), tolerance, cuts)
-                          : deal_pack(mask.slices(), mask.seqlen_q(), cp_size, tolerance, cuts);
+  auto map = cp_size == 2 ? bisect_pack(mask.slices(), mask.seqlen_q(), tolerance, cuts)
+                          : assign_pack(mask.slices(), mask.seqlen_q(), cp_size, tolerance, cuts);
   if (!map) return {};
   renumber(*map, cp_size);
   return to_dispatch(*map, cp_size, 1, true);

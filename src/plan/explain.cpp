@@ -115,12 +115,12 @@ void explain_grid(const Plan& plan, std::string& out) {
   const GridTraffic traffic = grid_traffic(plan, call);
   const HeadConfig& heads = plan.config.heads;
   out += fmt::format("strategy: {}, {} row groups x {} head ranks, {} steps a pass\n",
-                     to_string(plan.config.strategy.name), grid.row_groups, grid.head_ranks, grid.steps[0].size());
-  if (grid.head_ranks > 1) {
+                     to_string(plan.config.strategy.name), grid.row_groups, grid.ulysses_degree, grid.steps[0].size());
+  if (grid.ulysses_degree > 1) {
     out += fmt::format("heads of a rank: {} of {} query heads, {} K/V heads in chunks of {}{}\n",
-                       heads.num_heads_q / grid.head_ranks, heads.num_heads_q,
-                       std::max(1, heads.num_heads_kv / grid.head_ranks), joined(grid.head_chunks, "+"),
-                       grid.head_ranks > heads.num_heads_kv ? ", shared by several ranks" : "");
+                       heads.num_heads_q / grid.ulysses_degree, heads.num_heads_q,
+                       std::max(1, heads.num_heads_kv / grid.ulysses_degree), joined(grid.head_chunks, "+"),
+                       grid.ulysses_degree > heads.num_heads_kv ? ", shared by several ranks" : "");
   }
   out += fmt::format("received by all ranks: forward {}, backward {}\n", bytes_text(traffic.forward_bytes),
                      bytes_text(traffic.backward_bytes));
@@ -131,14 +131,14 @@ void explain_grid(const Plan& plan, std::string& out) {
                        level.num_documents, level.q_rows);
   }
   const int num_shown = std::min(grid.row_groups, kMaxRanksShown);
-  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, num_shown * grid.head_ranks);
+  const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, num_shown * grid.ulysses_degree);
   for (int group = 0; group < num_shown; ++group) {
     std::string areas;
     for (const GridStep& step : grid.steps[static_cast<size_t>(group)]) {
       areas += fmt::format(" {}", step.area);
     }
     out += fmt::format("  row group {}: peak memory of a rank {}, area by step{}\n", group,
-                       bytes_text(peak_bytes[static_cast<size_t>(group * grid.head_ranks)]), areas);
+                       bytes_text(peak_bytes[static_cast<size_t>(group * grid.ulysses_degree)]), areas);
   }
   if (grid.row_groups > kMaxRanksShown) out += fmt::format("  ... {} more groups\n", grid.row_groups - kMaxRanksShown);
 }

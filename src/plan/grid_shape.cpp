@@ -76,18 +76,18 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function) {
     case Strategy::kAuto:
     case Strategy::kTangram: TANGRAM_ASSERT(false); break;
     case Strategy::kUlysses:
-    case Strategy::kHcms: shape.head_ranks = config.cp_size; break;
+    case Strategy::kHcms: shape.ulysses_degree = config.cp_size; break;
     case Strategy::kRing:
     case Strategy::kAllGather:
     case Strategy::kHybridCp: break;
     case Strategy::kUsp:
     case Strategy::kLoongTrain:
-      shape.head_ranks = strategy.head_ranks == 0 ? default_head_ranks(config) : strategy.head_ranks;
+      shape.ulysses_degree = strategy.ulysses_degree == 0 ? default_head_ranks(config) : strategy.ulysses_degree;
       break;
   }
   const HeadConfig& heads = config.heads;
-  const int count = shape.head_ranks;
-  require(count > 0 && config.cp_size % count == 0, "{}: {} needs head_ranks that divide cp_size (got {} and {})",
+  const int count = shape.ulysses_degree;
+  require(count > 0 && config.cp_size % count == 0, "{}: {} needs ulysses_degree that divide cp_size (got {} and {})",
           function, to_string(strategy.name), count, config.cp_size);
   require(heads.num_heads_q % count == 0,
           "{}: {} over {} head ranks needs num_heads_q to be a multiple of these (got num_heads_q={})", function,
@@ -101,22 +101,25 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function) {
                      : strategy.name == Strategy::kHybridCp ? RowMove::kSubRings
                                                             : RowMove::kRing;
   }
-  shape.inner_ring = shape.row_groups;
+  shape.inner_ring_size = shape.row_groups;
   if (strategy.name == Strategy::kLoongTrain) {
-    shape.inner_ring = strategy.inner_ring == 0 ? default_inner_ring(shape.row_groups) : strategy.inner_ring;
-    require(shape.inner_ring > 0 && shape.row_groups % shape.inner_ring == 0,
-            "{}: loong_train needs an inner_ring that divides the number of row groups (got {} and {})", function,
-            shape.inner_ring, shape.row_groups);
+    shape.inner_ring_size =
+        strategy.inner_ring_size == 0 ? default_inner_ring(shape.row_groups) : strategy.inner_ring_size;
+    require(shape.inner_ring_size > 0 && shape.row_groups % shape.inner_ring_size == 0,
+            "{}: loong_train needs an inner_ring_size that divides the number of row groups (got {} and {})", function,
+            shape.inner_ring_size, shape.row_groups);
   }
   return shape;
 }
 
-int local_heads_kv(const HeadConfig& heads, int head_ranks) { return std::max(1, heads.num_heads_kv / head_ranks); }
-int local_heads_q(const HeadConfig& heads, int head_ranks) { return heads.num_heads_q / head_ranks; }
+int local_heads_kv(const HeadConfig& heads, int ulysses_degree) {
+  return std::max(1, heads.num_heads_kv / ulysses_degree);
+}
+int local_heads_q(const HeadConfig& heads, int ulysses_degree) { return heads.num_heads_q / ulysses_degree; }
 
 std::vector<GridStep> empty_grid_steps(const GridShape& shape, int group) {
   return shape.row_move == RowMove::kGather ? gather_steps(group)
-                                            : ring_steps(shape.row_groups, shape.inner_ring, group);
+                                            : ring_steps(shape.row_groups, shape.inner_ring_size, group);
 }
 
 }  // namespace tangram

@@ -13,17 +13,17 @@ namespace tangram {
 
 /// The shape that a strategy gives the grid.
 struct GridShape {
-  int head_ranks = 1;
+  int ulysses_degree = 1;
   int row_groups = 1;
   RowMove row_move = RowMove::kNone;
-  int inner_ring = 1;
+  int inner_ring_size = 1;
 };
 /// Throws InvalidArgument, starting with `function`, for heads or numbers of ranks that the strategy cannot split.
 GridShape grid_shape(const DistAttnConfig& config, const char* function);
 
 /// K/V heads and query heads that each rank holds after the head exchange.
-int local_heads_kv(const HeadConfig& heads, int head_ranks);
-int local_heads_q(const HeadConfig& heads, int head_ranks);
+int local_heads_kv(const HeadConfig& heads, int ulysses_degree);
+int local_heads_q(const HeadConfig& heads, int ulysses_degree);
 
 /// The steps of a row group, without what is to be computed. Not of kSubRings.
 std::vector<GridStep> empty_grid_steps(const GridShape& shape, int group);

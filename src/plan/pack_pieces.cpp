@@ -32,13 +32,13 @@ void PackSearch::start(std::span<const int> rank_of_chunk, int64_t chunk_size) {
   price_of_rank_.assign(num_ranks, 0);
   padding_ = -1;
   for (size_t i = 0; i < dealt_.size(); ++i) {
-    DealtDocument& document = dealt_[i];
+    AssignedDocument& document = dealt_[i];
     const int32_t length = pack_.lengths[i];
     for (auto chunk = static_cast<size_t>(pack_.begins[i] / chunk_size); document.begin_of(document.count) < length;) {
       const int rank = rank_of_chunk[chunk];
       while (++chunk < rank_of_chunk.size() && rank_of_chunk[chunk] == rank) continue;
       const int64_t end = static_cast<int64_t>(chunk) * chunk_size - pack_.begins[i];
-      const bool is_last = end + tile_ / 2 >= length || document.count + 1 == DealtDocument::kMostPieces;
+      const bool is_last = end + tile_ / 2 >= length || document.count + 1 == AssignedDocument::kMostPieces;
       document.append(is_last ? length : whole_tiles(static_cast<int32_t>(end)), rank);
     }
     for (int k = 0; k < document.count; ++k) {
@@ -55,7 +55,7 @@ void PackSearch::start(std::span<const int> rank_of_chunk, int64_t chunk_size) {
 // To ranks that lack rows, the last one has what is left.
 void PackSearch::start_padding() {
   padding_ = static_cast<int>(dealt_.size());
-  DealtDocument& document = dealt_.emplace_back();
+  AssignedDocument& document = dealt_.emplace_back();
   price_.push_back(0);
   const auto all = static_cast<int32_t>(pack_.padding);
   for (int rank = 0; rank < pack_.cp_size; ++rank) {
@@ -72,7 +72,7 @@ void PackSearch::list_pieces() {
   split_.clear();
   last_of_.assign(dealt_.size() * rows_.size(), 0);
   for (int i = 0; i < static_cast<int>(dealt_.size()); ++i) {
-    const DealtDocument& document = dealt(i);
+    const AssignedDocument& document = dealt(i);
     for (int k = 0; k < document.count; ++k) {
       of_rank_[static_cast<size_t>(document.rank_of(k))].push_back({i, k, document.begin_of(k), document.end_of(k)});
       last_of(i, document.rank_of(k)) = document.end_of(k);
@@ -84,7 +84,7 @@ void PackSearch::list_pieces() {
 std::vector<RankRun> PackSearch::runs() const {
   std::vector<int64_t> padding_of(static_cast<size_t>(pack_.cp_size));
   for (int k = 0; padding_ >= 0 && k < dealt(padding_).count; ++k) {
-    const DealtDocument& padding = dealt(padding_);
+    const AssignedDocument& padding = dealt(padding_);
     padding_of[static_cast<size_t>(padding.rank_of(k))] += padding.end_of(k) - padding.begin_of(k);
   }
   std::vector<RankRun> runs;

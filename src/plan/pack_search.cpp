@@ -29,7 +29,7 @@ constexpr double kShareOfMending = 0.04;
 constexpr double kHighestPriceOfArea = 1000;
 
 // Where the rows of a rank end that come before a piece.
-int32_t end_before(const DealtDocument& document, int piece, int rank) {
+int32_t end_before(const AssignedDocument& document, int piece, int rank) {
   for (int k = piece - 1; k >= 0; --k) {
     if (document.rank_of(k) == rank) return document.end_of(k);
   }
@@ -58,7 +58,7 @@ void PackSearch::price_ranks() {
 
 // Of a document, each rank but that with the last row lacks rows up to its own last one, or holds them: so together
 // they lack, or would without cuts, as many rows as these ends add up to (pack_exchange.hpp).
-double PackSearch::price_of_document(const DealtDocument& document) const {
+double PackSearch::price_of_document(const AssignedDocument& document) const {
   double price = 0;
   uint32_t seen = uint32_t{1} << document.rank_of(document.count - 1);
   for (int k = document.count - 2; k >= 0; --k) {
@@ -73,7 +73,7 @@ double PackSearch::price_of_document(const DealtDocument& document) const {
 // What one move alone changes in the price of its document.
 double PackSearch::change_of(const Move& move) {
   if (is_padding(move.document)) return 0;
-  const DealtDocument& document = dealt(move.document);
+  const AssignedDocument& document = dealt(move.document);
   const int from = document.rank_of(move.piece);
   const int32_t begin = document.begin_of(move.piece);
   const int32_t end = document.end_of(move.piece);
@@ -95,7 +95,7 @@ double PackSearch::change_of(const Move& move) {
 }
 
 // False, and the document as it was, where it would have too many pieces.
-bool PackSearch::give(DealtDocument& document, const Move& move) {
+bool PackSearch::give(AssignedDocument& document, const Move& move) {
   given_.count = 0;
   bool fits = true;
   for (int k = 0; k < document.count; ++k) {
@@ -127,9 +127,9 @@ double PackSearch::change(double limit) {
   for (const Move& move : moves()) {
     const auto is_same = [&](const Move& other) { return other.document == move.document; };
     if (&move != &*std::find_if(moves().begin(), moves().end(), is_same)) continue;
-    const DealtDocument& document = dealt(move.document);
+    const AssignedDocument& document = dealt(move.document);
     if (std::count_if(moves().begin(), moves().end(), is_same) == 1) {
-      if (document.count + 2 > DealtDocument::kMostPieces) return limit;
+      if (document.count + 2 > AssignedDocument::kMostPieces) return limit;
       result += change_of(move);
       continue;
     }
@@ -154,7 +154,7 @@ void PackSearch::apply() {
     rows_[to] += move.size();
     area_[from] -= moved;
     area_[to] += moved;
-    DealtDocument& document = dealt_[static_cast<size_t>(move.document)];
+    AssignedDocument& document = dealt_[static_cast<size_t>(move.document)];
     give(document, move);
     if (!is_padding(move.document)) price_[static_cast<size_t>(move.document)] = price_of_document(document);
   }

@@ -20,17 +20,17 @@
 namespace tangram {
 
 /// Rows of one document up to `end` (those before are other pieces') with one rank.
-struct DealtPiece {
+struct AssignedPiece {
   int32_t end;
   int32_t rank;
 };
 
 /// Who holds the rows of a document. Neighbouring pieces have different ranks.
-struct DealtDocument {
+struct AssignedDocument {
   static constexpr int kMostPieces = 31;
 
   int32_t count = 0;
-  std::array<DealtPiece, kMostPieces> pieces;
+  std::array<AssignedPiece, kMostPieces> pieces;
 
   int32_t begin_of(int k) const { return k == 0 ? 0 : end_of(k - 1); }
   int32_t end_of(int k) const { return pieces[static_cast<size_t>(k)].end; }
@@ -95,7 +95,7 @@ class PackSearch {
   };
 
   bool is_padding(int document) const { return document == padding_; }
-  const DealtDocument& dealt(int document) const { return dealt_[static_cast<size_t>(document)]; }
+  const AssignedDocument& dealt(int document) const { return dealt_[static_cast<size_t>(document)]; }
   int64_t area(int document, int64_t begin, int64_t end) const {
     return is_padding(document) ? 0 : area_of_rows(begin, end);
   }
@@ -118,9 +118,9 @@ class PackSearch {
     return last_of_[static_cast<size_t>(document) * rows_.size() + static_cast<size_t>(rank)];
   }
   double price_of_cut(int32_t row) const { return (row & (tile_ - 1)) == 0 ? 0 : row * pack_.cuts.rows_per_key; }
-  double price_of_document(const DealtDocument& document) const;
+  double price_of_document(const AssignedDocument& document) const;
   double change_of(const Move& move);
-  bool give(DealtDocument& document, const Move& move);
+  bool give(AssignedDocument& document, const Move& move);
 
   void start(std::span<const int> rank_of_chunk, int64_t chunk_size);
   void start_padding();
@@ -159,7 +159,7 @@ class PackSearch {
   int32_t tile_;
   int padding_ = -1;  // a document without area, if there is padding
   double share_of_row_;
-  std::vector<DealtDocument> dealt_;
+  std::vector<AssignedDocument> dealt_;
   std::vector<double> price_;     // of each document
   std::vector<int32_t> last_of_;  // end of the last piece of each rank in each document, 0 where it has none
   std::vector<double> price_of_rank_;
@@ -179,8 +179,8 @@ class PackSearch {
   int b_ = 0;
   size_t num_moves_ = 0;
   std::array<Move, 16> moves_;
-  DealtDocument scratch_;
-  DealtDocument given_;
+  AssignedDocument scratch_;
+  AssignedDocument given_;
 };
 
 }  // namespace tangram

@@ -60,7 +60,7 @@ Plan plan_for_strategy(const Mask& mask, const DistAttnConfig& config) {
   if (config.strategy.name != Strategy::kTangram) {
     const GridShape shape = grid_shape(config, "make_plan");
     if (config.strategy.name == Strategy::kHybridCp) {
-      auto [q, k] = deal_documents(mask, config);
+      auto [q, k] = assign_documents(mask, config);
       return finish_grid_plan(mask, config, shape, std::move(q), std::move(k));
     }
     Dispatch q = grid_dispatch(config, shape, mask.seqlen_q(), "make_plan");

@@ -97,14 +97,14 @@ Dispatch read_dispatch(const JsonReader& in, int cp_size) {
 StrategyConfig read_strategy(const JsonReader& in) {
   StrategyConfig strategy;
   if (in.has("document_rows")) {
-    in.expect_keys({"name", "head_ranks", "inner_ring", "head_chunks", "document_rows"});
+    in.expect_keys({"name", "ulysses_degree", "inner_ring_size", "head_chunks", "document_rows"});
     strategy.document_rows = in["document_rows"].integer(0, kMaxRow);
   } else {
-    in.expect_keys({"name", "head_ranks", "inner_ring", "head_chunks"});
+    in.expect_keys({"name", "ulysses_degree", "inner_ring_size", "head_chunks"});
   }
   strategy.name = parse_strategy(in["name"].text());
-  strategy.head_ranks = in["head_ranks"].small();
-  strategy.inner_ring = in["inner_ring"].small();
+  strategy.ulysses_degree = in["ulysses_degree"].small();
+  strategy.inner_ring_size = in["inner_ring_size"].small();
   const JsonReader chunks = in["head_chunks"];
   for (size_t i = 0; i < chunks.array_size(); ++i) strategy.head_chunks.push_back(chunks[i].small());
   return strategy;

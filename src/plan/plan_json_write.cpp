@@ -76,8 +76,8 @@ Json encode(const Dispatch& dispatch) {
 
 Json encode(const StrategyConfig& strategy) {
   Json json = {{"name", std::string(to_string(strategy.name))},
-               {"head_ranks", strategy.head_ranks},
-               {"inner_ring", strategy.inner_ring},
+               {"ulysses_degree", strategy.ulysses_degree},
+               {"inner_ring_size", strategy.inner_ring_size},
                {"head_chunks", strategy.head_chunks}};
   if (strategy.document_rows != 0) json["document_rows"] = strategy.document_rows;
   return json;

@@ -75,7 +75,7 @@ int64_t executor_bytes(const Plan& plan) {
     }
     most = std::max(most, bytes);
   }
-  const int64_t group_ranks = plan.grid.head_ranks;
+  const int64_t group_ranks = plan.grid.ulysses_degree;
   for (const std::vector<GridStep>& steps : plan.grid.steps) {
     int64_t bytes = 0;
     for (const GridStep& step : steps) {

@@ -15,7 +15,7 @@ namespace {
 
 // What row groups do is what their ranks do.
 std::vector<RankTime> times_of_members(const Plan& plan, AttnPass pass, ClockTrace* trace) {
-  const int members = plan.grid.head_ranks;
+  const int members = plan.grid.ulysses_degree;
   ClockTrace groups;
   for (int rank = 0; trace != nullptr && rank < plan.cp_size(); ++rank) {
     if (rank % members == 0) groups.ranks.push_back(false);

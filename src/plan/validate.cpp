@@ -47,8 +47,9 @@ std::optional<UselessParameter> find_useless(const StrategyConfig& strategy) {
     return {name, fmt::format("strategy {} (got {})", having, to_string(strategy.name))};
   };
   if (strategy.name == kAuto) return std::nullopt;
-  if (strategy.head_ranks != 0 && !is_one_of({kUsp, kLoongTrain})) return useless("head_ranks", "usp or loong_train");
-  if (strategy.inner_ring != 0 && !is_one_of({kLoongTrain})) return useless("inner_ring", "loong_train");
+  if (strategy.ulysses_degree != 0 && !is_one_of({kUsp, kLoongTrain}))
+    return useless("ulysses_degree", "usp or loong_train");
+  if (strategy.inner_ring_size != 0 && !is_one_of({kLoongTrain})) return useless("inner_ring_size", "loong_train");
   if (!strategy.head_chunks.empty() && !is_one_of({kHcms})) return useless("head_chunks", "hcms");
   if (strategy.document_rows != 0 && !is_one_of({kHybridCp})) return useless("document_rows", "hybrid_cp");
   return std::nullopt;
@@ -76,11 +77,13 @@ void validate_config(const DistAttnConfig& config, const char* function) {
           "{}: rows must not exceed {} elements (got num_heads_q={}, head_dim={}, head_dim_v={})", function,
           kMaxRowElements, heads.num_heads_q, heads.head_dim, heads.head_dim_v);
   const StrategyConfig& strategy = config.strategy;
-  require(strategy.name != Strategy::kAuto || (strategy.head_ranks == 0 && strategy.inner_ring == 0 &&
+  require(strategy.name != Strategy::kAuto || (strategy.ulysses_degree == 0 && strategy.inner_ring_size == 0 &&
                                                strategy.head_chunks.empty() && strategy.document_rows == 0),
-          "{}: strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself (got head_ranks={}, "
-          "inner_ring={}, {} head_chunks, document_rows={})",
-          function, strategy.head_ranks, strategy.inner_ring, strategy.head_chunks.size(), strategy.document_rows);
+          "{}: strategy auto chooses ulysses_degree, inner_ring_size, head_chunks and document_rows itself (got "
+          "ulysses_degree={}, "
+          "inner_ring_size={}, {} head_chunks, document_rows={})",
+          function, strategy.ulysses_degree, strategy.inner_ring_size, strategy.head_chunks.size(),
+          strategy.document_rows);
   if (const auto useless = find_useless(strategy)) {
     throw InvalidArgument(fmt::format("{}: strategy.{} needs {}", function, useless->name, useless->needs));
   }

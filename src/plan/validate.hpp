@@ -14,7 +14,7 @@ namespace tangram {
 
 /// A parameter that is set though the strategy or movement has none such: its field and what would have it.
 struct UselessParameter {
-  std::string name;   ///< `head_ranks`
+  std::string name;   ///< `ulysses_degree`
   std::string needs;  ///< `strategy usp or loong_train (got ring)`
 };
 /// The first of them, if any. With strategy auto, which takes none, validate_config says so.

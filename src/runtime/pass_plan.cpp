@@ -67,7 +67,7 @@ uint64_t hash_of_config(const Plan& plan) {
   hasher.add(static_cast<uint64_t>(plan.config.cp_size));
   hasher.add(static_cast<uint64_t>(plan.config.reduce_dtype));
   const StrategyConfig& strategy = plan.config.strategy;
-  for (const int value : {static_cast<int>(strategy.name), plan.grid.head_ranks, strategy.inner_ring}) {
+  for (const int value : {static_cast<int>(strategy.name), plan.grid.ulysses_degree, strategy.inner_ring_size}) {
     hasher.add(static_cast<uint64_t>(value));
   }
   for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
@@ -118,7 +118,7 @@ CallFingerprint facts_of(const Plan& plan) {
 CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args) {
   CallFingerprint facts = facts_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
   facts.set(CallFingerprint::kResults, args.max_logits != nullptr ? uint64_t{CallFingerprint::kMaxLogits} : 0);
-  if (plan.grid.head_ranks > 1) facts.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({args.out.dtype}));
+  if (plan.grid.ulysses_degree > 1) facts.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({args.out.dtype}));
   return facts;
 }
 
@@ -131,9 +131,9 @@ CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const
     if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFingerprint::kDsinkAvg;
   }
   facts.set(CallFingerprint::kResults, results);
-  if (const int head_ranks = plan.grid.head_ranks; head_ranks > 1) {
+  if (const int ulysses_degree = plan.grid.ulysses_degree; ulysses_degree > 1) {
     std::optional<DType> dk, dv;  // ranks that share a head of K/V send sums in reduce_dtype
-    if (plan.config.heads.num_heads_kv >= head_ranks) dk = args.dk.dtype, dv = args.dv.dtype;
+    if (plan.config.heads.num_heads_kv >= ulysses_degree) dk = args.dk.dtype, dv = args.dv.dtype;
     facts.set(CallFingerprint::kDTypes,
               CallFingerprint::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
   } else if (moves_queries(plan.movement.backward)) {

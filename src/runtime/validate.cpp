@@ -69,7 +69,7 @@ void check_kept_heads(const char* function, const GridPlan& grid, const DistBack
   const KeptKv* const kept = args.kept;
   if (kept == nullptr || !kept->valid) return;
   const size_t of_chunk = kept_tensors_of_chunk(args.sink);
-  const size_t expected = grid.head_ranks > 1 ? of_chunk * grid.head_chunks.size() : 0;
+  const size_t expected = grid.ulysses_degree > 1 ? of_chunk * grid.head_chunks.size() : 0;
   require(kept->tensors.size() == expected, "{}: kept must be what forward left ({} tensors, got {})", function,
           expected, kept->tensors.size());
   for (size_t out = 3; out < expected; out += of_chunk) {

@@ -308,11 +308,11 @@ class WorkJoiner {
 
   /// The items of each mask where they would be if all heads saw it.
   std::vector<WorkTile> for_each_work_tile() {
-    struct Dealt {
+    struct Assignment {
       double before;
       WorkTile work_tile;
     };
-    std::vector<Dealt> all;
+    std::vector<Assignment> all;
     int32_t accum_tiles = 0;
     for (size_t g = 0; g < works_.size(); ++g) {
       const std::vector<WorkTile> work_tiles = work_tiles_of(works_[g], g, false, accum_tiles);
@@ -320,10 +320,11 @@ class WorkJoiner {
       accum_tiles += works_[g].num_accum_tiles;
     }
     joined_.num_accum_tiles = std::max(joined_.num_accum_tiles, accum_tiles);
-    std::stable_sort(all.begin(), all.end(), [](const Dealt& a, const Dealt& b) { return a.before < b.before; });
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Assignment& a, const Assignment& b) { return a.before < b.before; });
     std::vector<WorkTile> work_tiles;
     work_tiles.reserve(all.size());
-    for (const Dealt& dealt : all) work_tiles.push_back(dealt.work_tile);
+    for (const Assignment& dealt : all) work_tiles.push_back(dealt.work_tile);
     return work_tiles;
   }
 

@@ -95,7 +95,7 @@ TEST(BadInput, NumbersThatWouldBeReplacedAreRefused) {
       {{"--heads-kv", "0"}, "--heads-kv: must be positive (got 0)"},
       {{"--head-dim", "0"}, "--head-dim: must be positive (got 0)"},
       {{"--head-dim-v", "0"}, "--head-dim-v: must be positive (got 0)"},
-      {{"--head-ranks", "0"}, "--head-ranks: must be positive (got 0)"},
+      {{"--ulysses-degree", "0"}, "--ulysses-degree: must be positive (got 0)"},
       {{"--document-rows", "0"}, "--document-rows: must be positive (got 0)"},
       {{"--head-groups", "0"}, "--head-groups: must be positive (got 0)"},
       {{"--gpus", "0"}, "--gpus: must be positive (got 0)"},
@@ -192,9 +192,9 @@ TEST(BadInput, MoreRanksThanOneProcessHoldsAreRefusedBeforeTheyArePlanned) {
 TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
   const std::vector<std::string> base{"plan", "--family", "causal", "--seqlen", "1024", "--cp-size", "4"};
   const BadCase cases[] = {
-      {{"--head-ranks", "2"}, "--head-ranks: needs strategy usp or loong_train (got tangram)"},
-      {{"--head-ranks", "2", "--strategy", "ulysses"}, "--head-ranks: needs"},
-      {{"--inner-ring", "2", "--strategy", "usp"}, "--inner-ring: needs strategy loong_train (got usp)"},
+      {{"--ulysses-degree", "2"}, "--ulysses-degree: needs strategy usp or loong_train (got tangram)"},
+      {{"--ulysses-degree", "2", "--strategy", "ulysses"}, "--ulysses-degree: needs"},
+      {{"--inner-ring-size", "2", "--strategy", "usp"}, "--inner-ring-size: needs strategy loong_train (got usp)"},
       {{"--head-chunks", "1,1", "--strategy", "ulysses"}, "--head-chunks: needs strategy hcms (got ulysses)"},
       {{"--document-rows", "64", "--strategy", "ring"}, "--document-rows: needs strategy hybrid_cp (got ring)"},
       {{"--head-groups", "2"}, "--head-groups: needs a movement in which queries travel (got kv)"},
@@ -205,7 +205,7 @@ TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
   }
   for (const std::string strategy : {"usp", "loong_train"}) {
     std::vector<std::string> args = base;
-    args.insert(args.end(), {"--head-ranks", "2", "--strategy", strategy});
+    args.insert(args.end(), {"--ulysses-degree", "2", "--strategy", strategy});
     EXPECT_EQ(run_program(args).code, 0) << strategy;
   }
 }

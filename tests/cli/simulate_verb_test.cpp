@@ -98,7 +98,7 @@ TEST(SimulateVerb, TakesParametersForTheStrategiesThatHaveThem) {
     EXPECT_EQ(result.code, 0) << result.err;
     return Json::parse(result.out)["predictions"][strategy]["step_s"].get<double>();
   };
-  const std::vector<std::string> given{"--head-ranks", "2", "--inner-ring", "2", "--head-chunks", "1"};
+  const std::vector<std::string> given{"--ulysses-degree", "2", "--inner-ring-size", "2", "--head-chunks", "1"};
   EXPECT_NE(step_of(given, 0), step_of({}, 0));
   EXPECT_NE(step_of(given, 1), step_of({}, 1));
   EXPECT_EQ(step_of(given, 2), step_of({}, 2));  // a rank has one K/V head

@@ -273,10 +273,10 @@ TEST(PlanVerb, AutoSaysWhatItCompared) {
 
 TEST(PlanVerb, AutoTakesNoParameters) {
   const ProgramResult result =
-      run_program({"plan", "--family", "causal", "--seqlen", "256", "--strategy", "auto", "--head-ranks", "2"});
+      run_program({"plan", "--family", "causal", "--seqlen", "256", "--strategy", "auto", "--ulysses-degree", "2"});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.err,
-              HasSubstr("strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself"));
+              HasSubstr("strategy auto chooses ulysses_degree, inner_ring_size, head_chunks and document_rows itself"));
 }
 
 TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {

@@ -1,14 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/deal_pack.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
+#include "plan/assign_pack.hpp"
 #include "plan/dealt_documents.hpp"
 #include "plan/pack_search.hpp"
 #include "tangram/mask_builders.hpp"
@@ -56,7 +55,7 @@ Mask pack_of(int64_t rows, int documents, uint64_t seed) {
   return varlen_mask(borders, true);
 }
 
-TEST(DealPack, RanksOfRandomPacksHoldWhatTheyMay) {
+TEST(AssignPack, RanksOfRandomPacksHoldWhatTheyMay) {
   std::mt19937 rng(3);
   int num_found = 0;
   constexpr int kCases = 120;
@@ -68,7 +67,7 @@ TEST(DealPack, RanksOfRandomPacksHoldWhatTheyMay) {
         documents_of_random_lengths(rng, count, n % 4 == 0 ? 4000 : 600, n % 2 == 1, 64 * int64_t{cp_size}, num_rows);
     const double tolerance = n % 3 == 0 ? 0.005 : 0.01;
     const CutCost cuts{int64_t{8} << rng() % 5, static_cast<double>(rng() % 2)};
-    const auto map = deal_pack(causal_documents(documents), num_rows, cp_size, tolerance, cuts);
+    const auto map = assign_pack(causal_documents(documents), num_rows, cp_size, tolerance, cuts);
     if (!map) continue;
     ++num_found;
     const std::vector<int> ranks = ranks_of(*map);
@@ -85,7 +84,7 @@ TEST(DealPack, RanksOfRandomPacksHoldWhatTheyMay) {
 }
 
 // Which is kept from move to move.
-TEST(DealPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
+TEST(AssignPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
   std::mt19937 rng(4);
   for (int n = 0; n < 60; ++n) {
     const int cp_size = 2 + static_cast<int>(rng() % 7);
@@ -106,17 +105,17 @@ TEST(DealPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
   }
 }
 
-TEST(DealPack, OthersThanPacksOfFewRanksAreNotDealtSo) {
+TEST(AssignPack, OthersThanPacksOfFewRanksAreNotDealtSo) {
   const auto documents = causal_documents({{0, 1024}, {1024, 4096}});
   const CutCost cuts{128, 1};
-  EXPECT_FALSE(deal_pack(documents, 4096, 16, 0.01, cuts).has_value());             // many ranks
-  EXPECT_FALSE(deal_pack(documents, int64_t{1} << 20, 4, 0.01, cuts).has_value());  // many rows
-  EXPECT_FALSE(deal_pack(documents, 4096, 4, 0.01, {96, 1}).has_value());           // tiles of no power of two
-  EXPECT_FALSE(deal_pack(documents, 3 * 65521, 3, 0.01, cuts).has_value());         // chunks of a row, being prime
+  EXPECT_FALSE(assign_pack(documents, 4096, 16, 0.01, cuts).has_value());             // many ranks
+  EXPECT_FALSE(assign_pack(documents, int64_t{1} << 20, 4, 0.01, cuts).has_value());  // many rows
+  EXPECT_FALSE(assign_pack(documents, 4096, 4, 0.01, {96, 1}).has_value());           // tiles of no power of two
+  EXPECT_FALSE(assign_pack(documents, 3 * 65521, 3, 0.01, cuts).has_value());         // chunks of a row, being prime
 }
 
 // Eight long searches of a sixth, or twelve of a sixteenth, moved as many rows.
-TEST(DealPack, PlansMoveAsFewRowsAsLongSearchesDid) {
+TEST(AssignPack, PlansMoveAsFewRowsAsLongSearchesDid) {
   const struct {
     int64_t rows;
     int documents, cp_size;

@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/halve_pack.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include <limits>
 #include <random>
 
+#include "plan/bisect_pack.hpp"
 #include "plan/dealt_documents.hpp"
 #include "plan/dispatch.hpp"
 #include "reference/mask_cases.hpp"
@@ -71,7 +70,7 @@ TEST(HalvePack, HalvesOfRandomPacksHoldWhatTheyMay) {
     const std::vector<Range> documents = random_documents(rng, count, n % 4 == 0 ? 2000 : 300, n % 2 == 1, num_rows);
     const double tolerance = n % 3 == 0 ? 0.005 : 0.01;
     const CutCost cuts{int64_t{1} << rng() % 7, static_cast<double>(rng() % 2)};
-    const auto map = halve_pack(causal_documents(documents), num_rows, tolerance, cuts);
+    const auto map = bisect_pack(causal_documents(documents), num_rows, tolerance, cuts);
     if (!map) continue;
     ++num_found;
     const std::vector<int> ranks = ranks_of(*map);
@@ -106,7 +105,7 @@ TEST(HalvePack, HardlyMoreRowsMoveThanMust) {
       const auto most = static_cast<int64_t>((1 + kTolerance) * static_cast<double>(is.area[0] + is.area[1]) / 2);
       if (std::max(is.area[0], is.area[1]) <= most) best = std::min(best, is.moved);
     }
-    const auto map = halve_pack(causal_documents(documents), num_rows, kTolerance, CutCost{1, 0});
+    const auto map = bisect_pack(causal_documents(documents), num_rows, kTolerance, CutCost{1, 0});
     if (best == std::numeric_limits<int64_t>::max()) {
       EXPECT_FALSE(map.has_value()) << n;
       continue;

@@ -94,12 +94,12 @@ def test_strategies_by_name():
         assert plan.config.strategy == strategy and plan.candidates == []
         assert f"strategy: {strategy}" in plan.explain()
         assert Plan.from_json(plan.to_json()) == plan
-    config = DistAttnConfig(strategy="loong_train", head_ranks=2, inner_ring=2, cp_size=8)
-    assert (config.head_ranks, config.inner_ring, config.head_chunks) == (2, 2, [])
+    config = DistAttnConfig(strategy="loong_train", ulysses_degree=2, inner_ring_size=2, cp_size=8)
+    assert (config.ulysses_degree, config.inner_ring_size, config.head_chunks) == (2, 2, [])
     assert DistAttnConfig(strategy="hcms", head_chunks=[1, 2, 1]).head_chunks == [1, 2, 1]
     assert DistAttnConfig(strategy="usp") != DistAttnConfig(strategy="ring")
     assert hash(DistAttnConfig(strategy="usp")) == hash(DistAttnConfig(strategy="usp"))
-    assert "strategy='usp', head_ranks=0" in repr(DistAttnConfig(strategy="usp"))
+    assert "strategy='usp', ulysses_degree=0" in repr(DistAttnConfig(strategy="usp"))
 
 
 def test_no_field_of_a_config_is_lost_on_the_way_to_the_plan():
@@ -110,8 +110,8 @@ def test_no_field_of_a_config_is_lost_on_the_way_to_the_plan():
     assert [plan.config.document_rows for plan in plans] == [64, 16]
     assert "16 document(s) of 1024 query rows" in plans[0].explain()  # whole on one rank
     assert "16 document(s) of 1024 query rows" in plans[1].explain().split("sub-groups of 4 ranks")[1]
-    ring = DistAttnConfig(strategy="loong_train", head_ranks=1, inner_ring=2)
-    assert tangram.plan(Mask.causal(1024), 4, heads=heads, config=ring).config.inner_ring == 2
+    ring = DistAttnConfig(strategy="loong_train", ulysses_degree=1, inner_ring_size=2)
+    assert tangram.plan(Mask.causal(1024), 4, heads=heads, config=ring).config.inner_ring_size == 2
     moving = DistAttnConfig(movement=MovementConfig("qo", head_groups=2), reduce_dtype="bfloat16")
     plan = tangram.plan(Mask.causal(1024), 4, heads=heads, config=moving)
     assert plan.config.movement == moving.movement and plan.config.reduce_dtype == "bfloat16"
@@ -164,14 +164,17 @@ def test_rates_are_those_of_the_class_of_head_dims():
     ("config", "text"),
     [
         (lambda: DistAttnConfig(strategy="rings"), "must be one of auto, tangram, "),
-        (lambda: DistAttnConfig(strategy="auto", inner_ring=2), "strategy auto chooses head_ranks"),
-        (lambda: DistAttnConfig(strategy="usp", head_ranks=3), "needs head_ranks that divide cp_size"),
+        (lambda: DistAttnConfig(strategy="auto", inner_ring_size=2), "strategy auto chooses ulysses_degree"),
+        (lambda: DistAttnConfig(strategy="usp", ulysses_degree=3), "needs ulysses_degree that divide cp_size"),
         (
-            lambda: DistAttnConfig(strategy="ulysses", head_ranks=2),
-            "^plan: strategy.head_ranks needs strategy usp or loong_train .got ulysses.",
+            lambda: DistAttnConfig(strategy="ulysses", ulysses_degree=2),
+            "^plan: strategy.ulysses_degree needs strategy usp or loong_train .got ulysses.",
         ),
-        (lambda: DistAttnConfig(head_ranks=2), "strategy.head_ranks needs strategy usp or loong_train .got tangram."),
-        (lambda: DistAttnConfig(strategy="auto", document_rows=64), "strategy auto chooses head_ranks"),
+        (
+            lambda: DistAttnConfig(ulysses_degree=2),
+            "strategy.ulysses_degree needs strategy usp or loong_train .got tangram.",
+        ),
+        (lambda: DistAttnConfig(strategy="auto", document_rows=64), "strategy auto chooses ulysses_degree"),
         (lambda: DistAttnConfig(movement=MovementConfig("kv", head_groups=2)), "movement.head_groups needs a movement"),
         (lambda: DistAttnConfig(strategy="hcms", head_chunks=[2]), "must add up to the 1 K/V heads"),
         (
@@ -274,7 +277,9 @@ def test_values_are_copied_and_pickled():
         reduce_dtype="bfloat16",
         movement=MovementConfig("qo", head_groups=2),
     )
-    strategy = DistAttnConfig(strategy="hybrid_cp", head_ranks=2, inner_ring=3, head_chunks=[1, 2], document_rows=64)
+    strategy = DistAttnConfig(
+        strategy="hybrid_cp", ulysses_degree=2, inner_ring_size=3, head_chunks=[1, 2], document_rows=64
+    )
     mask = Mask.varlen([0, 100, 1024])
     values = [
         config,

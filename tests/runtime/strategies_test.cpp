@@ -167,13 +167,13 @@ TEST(Strategies, WhatTheyCannotDoIsRefusedByThePlan) {
   expect_refused({Strategy::kUlysses, 0, 0, {}}, six, 4, "needs num_heads_q to be a multiple of these");
   expect_refused({Strategy::kUlysses, 0, 0, {}}, {12, 6, 4, 4, DType::kFloat32}, 4,
                  "needs num_heads_kv to be a multiple or a divisor of these (got num_heads_kv=6)");
-  expect_refused({Strategy::kUsp, 3, 0, {}}, six, 4, "needs head_ranks that divide cp_size (got 3 and 4)");
-  expect_refused({Strategy::kLoongTrain, 1, 3, {}}, six, 4, "needs an inner_ring that divides");
+  expect_refused({Strategy::kUsp, 3, 0, {}}, six, 4, "needs ulysses_degree that divide cp_size (got 3 and 4)");
+  expect_refused({Strategy::kLoongTrain, 1, 3, {}}, six, 4, "needs an inner_ring_size that divides");
   expect_refused({Strategy::kRing, 2, 0, {}}, six, 4,
-                 "strategy.head_ranks needs strategy usp or loong_train (got ring)");
+                 "strategy.ulysses_degree needs strategy usp or loong_train (got ring)");
   expect_refused({Strategy::kTangram, 2, 0, {}}, six, 4,
-                 "strategy.head_ranks needs strategy usp or loong_train (got tangram)");
-  expect_refused({Strategy::kUsp, 2, 2, {}}, six, 4, "strategy.inner_ring needs strategy loong_train (got usp)");
+                 "strategy.ulysses_degree needs strategy usp or loong_train (got tangram)");
+  expect_refused({Strategy::kUsp, 2, 2, {}}, six, 4, "strategy.inner_ring_size needs strategy loong_train (got usp)");
   expect_refused({Strategy::kUlysses, 0, 0, {1, 2}}, six, 2, "strategy.head_chunks needs strategy hcms (got ulysses)");
   expect_refused({Strategy::kHcms, 0, 0, {1, 1}}, six, 2, "must add up to the 3 K/V heads of a rank (got 2)");
   expect_refused({Strategy::kHcms, 0, 0, {4, -1}}, six, 2, "strategy.head_chunks must be positive (got -1)");

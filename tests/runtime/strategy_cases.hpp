@@ -98,8 +98,8 @@ inline void expect_grid_shapes_close(int head_dim, int head_dim_v, const PlanSte
         StrategyConfig{Strategy::kUsp, 8, 0, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 1, {}},
         StrategyConfig{Strategy::kLoongTrain, 1, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 4, {}},
         StrategyConfig{Strategy::kLoongTrain, 2, 2, {}}, StrategyConfig{Strategy::kLoongTrain, 1, 8, {}}}) {
-    SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.head_ranks << " "
-                                      << strategy.inner_ring);
+    SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.ulysses_degree << " "
+                                      << strategy.inner_ring_size);
     expect_close(step(plan_of(mask, options.heads, 8, strategy), options, inputs), expected, kStrategyTolerance);
   }
 }

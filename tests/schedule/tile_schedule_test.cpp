@@ -309,7 +309,8 @@ TEST(TileSchedule, PiecesAreShortOnlyWhereLittleIsLeft) {
   }
 }
 
-// Dealt last since their keys come last, long tiles would begin when others are nearly done: better to wait for them.
+// Assignment last since their keys come last, long tiles would begin when others are nearly done: better to wait for
+// them.
 TEST(TileSchedule, LongTilesThatComeLateDoNotEndLast) {
   const AttnShape shape = shape_of(8192, 8192);
   Extents extents = documents_of({20, 14, 9, 7, 5, 4, 3, 2});

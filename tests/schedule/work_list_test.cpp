@@ -233,7 +233,7 @@ TEST(BackwardWorkList, MultiprocessorsEndTogether) {
   const auto causal = [](int64_t begin, int64_t end) { return AttnSlice::causal({begin, end}, {begin, end}); };
   // Equal items fill 31.03 waves; halves, which end within 0.02, take as long.
   EXPECT_LT(unevenness(make({full(0, 65536)}, shape(65536))), 0.04);
-  // Dealt head by head for the sake of the cache; the long items of the last head would begin late (else 0.13). In
+  // Assignment head by head for the sake of the cache; the long items of the last head would begin late (else 0.13). In
   // shorter pieces all would end together within 0.03, and take longer: more of them join.
   std::vector<AttnSlice> documents{causal(0, 3072)};
   for (int64_t row = 3072; row < 8192; row += 1024) documents.push_back(causal(row, row + 1024));

@@ -35,7 +35,7 @@ class GridLoads {
   int load_of(const Skeleton::CastOfStep& cast) const {
     if (cast.exchanges_heads) return kNumRowLoads + 2 * cast.step + (cast.results ? 1 : 0);
     if (pass_.shape.row_move == RowMove::kGather) return cast.results ? kScatterAll : kGatherAll;
-    const int inner = pass_.shape.inner_ring;
+    const int inner = pass_.shape.inner_ring_size;
     if (cast.results) return (cast.step + 1) % inner == 0 ? kDiagonalGrads : kInnerGrads;
     return cast.step % inner == 0 ? kOuterBlock : kInnerBlock;
   }
@@ -54,7 +54,7 @@ class GridLoads {
 
   void set_hops(size_t g) {
     const RingHops& hops = pass_.hops[g];
-    const size_t inner = static_cast<size_t>(pass_.shape.inner_ring), outer = num_groups_ / inner;
+    const size_t inner = static_cast<size_t>(pass_.shape.inner_ring_size), outer = num_groups_ / inner;
     const size_t o = g / inner, i = g % inner;
     const size_t before_o = (o + outer - 1) % outer, before_i = (i + inner - 1) % inner;
     set_hop(kInnerBlock, g, hops.inner.block_s, o * inner + before_i, hops.inner);

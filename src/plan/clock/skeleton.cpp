@@ -112,11 +112,11 @@ SharedSkeleton movement_skeleton(AttnPass pass, int num_stages) {
 }
 
 SharedSkeleton grid_skeleton(AttnPass pass, const GridShape& grid, int num_chunks) {
-  const Shape shape = {static_cast<int>(Of::kGrid),     static_cast<int>(pass), grid.head_ranks, grid.row_groups,
-                       static_cast<int>(grid.row_move), grid.inner_ring,        num_chunks};
+  const Shape shape = {static_cast<int>(Of::kGrid),     static_cast<int>(pass), grid.ulysses_degree, grid.row_groups,
+                       static_cast<int>(grid.row_move), grid.inner_ring_size,   num_chunks};
   return skeleton_of_shape(shape, pass, false, [&] {
-    Plan plan = empty_plan(grid.head_ranks * grid.row_groups, grid.head_ranks * num_chunks);
-    plan.grid.head_ranks = grid.head_ranks;
+    Plan plan = empty_plan(grid.ulysses_degree * grid.row_groups, grid.ulysses_degree * num_chunks);
+    plan.grid.ulysses_degree = grid.ulysses_degree;
     plan.grid.row_groups = grid.row_groups;
     plan.grid.row_move = grid.row_move;
     plan.grid.head_chunks.assign(static_cast<size_t>(num_chunks), 1);

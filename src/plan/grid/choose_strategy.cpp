@@ -45,7 +45,7 @@ class RankAreas {
       }
     }
     std::vector<int64_t> steps;
-    const size_t inner = static_cast<size_t>(shape.inner_ring), outer = groups / inner;
+    const size_t inner = static_cast<size_t>(shape.inner_ring_size), outer = groups / inner;
     for (size_t g = 0; g < groups; ++g) {
       if (shape.row_move == RowMove::kGather) {
         int64_t others = 0;
@@ -98,7 +98,7 @@ struct Comparison {
     if (q_dispatch != nullptr) {
       return predict_hybrid_cp(mask, tried, {owned_runs(*q_dispatch), owned_runs(*k_dispatch), 0});
     }
-    const DealtRows rows = deal_document_rows(mask, tried);
+    const AssignedRows rows = assign_document_rows(mask, tried);
     strategy.document_rows = rows.document_rows;
     return predict_hybrid_cp(mask, tried, rows);
   }
@@ -127,14 +127,14 @@ std::vector<int> divisors(int number) {
 std::vector<StrategyConfig> layouts_of(Strategy name, int cp_size) {
   if (name != Strategy::kUsp && name != Strategy::kLoongTrain) return {{name, 0, 0, {}}};
   std::vector<StrategyConfig> layouts;
-  for (const int head_ranks : divisors(cp_size)) {
-    const int row_groups = cp_size / head_ranks;
+  for (const int ulysses_degree : divisors(cp_size)) {
+    const int row_groups = cp_size / ulysses_degree;
     if (name == Strategy::kUsp) {
-      if (head_ranks > 1 && row_groups > 1) layouts.push_back({name, head_ranks, 0, {}});
+      if (ulysses_degree > 1 && row_groups > 1) layouts.push_back({name, ulysses_degree, 0, {}});
       continue;
     }
     for (const int inner : divisors(row_groups)) {
-      if (inner > 1 && inner < row_groups) layouts.push_back({name, head_ranks, inner, {}});
+      if (inner > 1 && inner < row_groups) layouts.push_back({name, ulysses_degree, inner, {}});
     }
   }
   return layouts;

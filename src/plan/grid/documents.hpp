@@ -34,7 +34,7 @@ std::vector<MaskDocument> find_documents(const Mask& mask, int64_t unit);
 std::vector<int> sub_group_sizes(int cp_size);
 
 /// Rows of queries and keys by owner, in global order.
-struct DealtRows {
+struct AssignedRows {
   std::vector<OwnedRun> q;
   std::vector<OwnedRun> k;    ///< equal to q in self-attention
   int64_t document_rows = 0;  ///< up to which a document stays whole: given, or chosen
@@ -42,8 +42,8 @@ struct DealtRows {
 /// Deals documents to sub-groups by their length: a short one whole to a rank, longer ones zigzag over the ranks of a
 /// group. See docs/design/strategies.md, "HybridCP". Throws InvalidArgument, as a function of make_plan, where the
 /// configuration names another way to deal rows.
-DealtRows deal_document_rows(const Mask& mask, const DistAttnConfig& config);
+AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config);
 /// The same as the dispatches of queries and keys.
-std::pair<Dispatch, Dispatch> deal_documents(const Mask& mask, const DistAttnConfig& config);
+std::pair<Dispatch, Dispatch> assign_documents(const Mask& mask, const DistAttnConfig& config);
 
 }  // namespace tangram

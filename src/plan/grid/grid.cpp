@@ -60,11 +60,11 @@ int64_t total_area(const std::vector<AttnSlice>& slices) {
 }
 
 // The global rows of each row group in order, neighbours joined: the layout of its buffers.
-std::vector<std::vector<Range>> rows_of_groups(const Dispatch& dispatch, int head_ranks) {
-  std::vector<std::vector<Range>> groups(static_cast<size_t>(dispatch.cp_size / head_ranks));
+std::vector<std::vector<Range>> rows_of_groups(const Dispatch& dispatch, int ulysses_degree) {
+  std::vector<std::vector<Range>> groups(static_cast<size_t>(dispatch.cp_size / ulysses_degree));
   int64_t begin = 0;
   for (const OwnedChunks& run : dispatch.rank_of_chunk.runs()) {
-    std::vector<Range>& rows = groups[static_cast<size_t>(run.rank / head_ranks)];
+    std::vector<Range>& rows = groups[static_cast<size_t>(run.rank / ulysses_degree)];
     const Range chunk{begin * dispatch.chunk_size, run.end * dispatch.chunk_size};
     begin = run.end;
     if (!rows.empty() && rows.back().end == chunk.begin) {
@@ -96,8 +96,8 @@ std::vector<std::vector<GridStep>> make_steps(const Plan& plan, const GridShape&
   require(shape.row_move != RowMove::kRing || shape.row_groups <= kMostInRing,
           "make_plan: {} takes at most {} row groups (got {} of {} ranks)", to_string(plan.config.strategy.name),
           kMostInRing, shape.row_groups, plan.cp_size());
-  const std::vector<std::vector<Range>> q_rows = rows_of_groups(plan.q_dispatch, shape.head_ranks);
-  const std::vector<std::vector<Range>> k_rows = rows_of_groups(plan.k_dispatch, shape.head_ranks);
+  const std::vector<std::vector<Range>> q_rows = rows_of_groups(plan.q_dispatch, shape.ulysses_degree);
+  const std::vector<std::vector<Range>> k_rows = rows_of_groups(plan.k_dispatch, shape.ulysses_degree);
   std::vector<std::vector<GridStep>> result;
   for (int group = 0; group < shape.row_groups; ++group) {
     const std::vector<AttnSlice> slices = slices_in_rows(plan.mask, placed(q_rows[static_cast<size_t>(group)]));
@@ -124,17 +124,17 @@ int64_t sub_ring_rows_held(const std::vector<GridStep>& steps) {
 // Every rank computes its group's rows for its share of the heads: so many of all cells, in units of all heads.
 std::vector<RankPlan> rank_summaries(const Plan& plan) {
   const GridPlan& grid = plan.grid;
-  const int64_t group_k_rows = plan.k_dispatch.rows_per_rank() * grid.head_ranks;
+  const int64_t group_k_rows = plan.k_dispatch.rows_per_rank() * grid.ulysses_degree;
   // K/V rows that a rank holds at once, of all K/V heads.
   const int64_t blocks_held = grid.row_move == RowMove::kGather ? grid.row_groups : std::min(grid.row_groups, 2);
-  const int heads = local_heads_kv(plan.config.heads, grid.head_ranks);
+  const int heads = local_heads_kv(plan.config.heads, grid.ulysses_degree);
   std::vector<RankPlan> ranks;
   for (const std::vector<GridStep>& steps : grid.steps) {
     int64_t area = 0;
     for (const GridStep& step : steps) area += step.area;
-    for (int member = 0; member < grid.head_ranks; ++member) {
+    for (int member = 0; member < grid.ulysses_degree; ++member) {
       RankPlan rank;
-      rank.area = area * (member + 1) / grid.head_ranks - area * member / grid.head_ranks;
+      rank.area = area * (member + 1) / grid.ulysses_degree - area * member / grid.ulysses_degree;
       rank.kv_rows = group_k_rows * blocks_held * heads / plan.config.heads.num_heads_kv;
       if (grid.row_move == RowMove::kSubRings) rank.kv_rows = group_k_rows + sub_ring_rows_held(steps);
       rank.forward.resize(1);
@@ -163,16 +163,16 @@ Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int
   const int num_chunks = static_cast<int>(zigzag ? 2 * num_ranks : num_ranks);
   Dispatch dispatch{config.cp_size, seqlen / num_chunks, {}};
   for (int chunk = 0; chunk < num_chunks; ++chunk) {
-    const int group = chunk / shape.head_ranks, member = chunk % shape.head_ranks;
+    const int group = chunk / shape.ulysses_degree, member = chunk % shape.ulysses_degree;
     const int mirrored = group < shape.row_groups ? group : 2 * shape.row_groups - 1 - group;
-    dispatch.rank_of_chunk.push_back(mirrored * shape.head_ranks + member);
+    dispatch.rank_of_chunk.push_back(mirrored * shape.ulysses_degree + member);
   }
   return dispatch;
 }
 
 void build_grid(Plan& plan, const GridShape& shape, const char* function) {
   GridPlan& grid = plan.grid;
-  grid.head_ranks = shape.head_ranks;
+  grid.ulysses_degree = shape.ulysses_degree;
   grid.row_groups = shape.row_groups;
   grid.row_move = shape.row_move;
   if (shape.row_move == RowMove::kSubRings) {

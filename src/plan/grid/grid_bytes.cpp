@@ -22,7 +22,7 @@ struct RowBytes {
 
 RowBytes row_bytes(const GridSizes& sizes, const GridCall& call, int64_t heads_q, int64_t heads_kv) {
   const HeadConfig& h = sizes.config.heads;
-  const bool replicated = sizes.shape.head_ranks > h.num_heads_kv;
+  const bool replicated = sizes.shape.ulysses_degree > h.num_heads_kv;
   const int64_t kv = heads_kv * (h.head_dim + h.head_dim_v);
   RowBytes bytes;
   bytes.q = heads_q * h.head_dim * bytes_of(h.dtype);
@@ -38,14 +38,14 @@ RowBytes row_bytes(const GridSizes& sizes, const GridCall& call, int64_t heads_q
 }  // namespace
 
 HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, AttnPass pass, int heads_kv) {
-  const int head_ranks = sizes.shape.head_ranks;
-  if (head_ranks == 1) return {};
+  const int ulysses_degree = sizes.shape.ulysses_degree;
+  if (ulysses_degree == 1) return {};
   const HeadConfig& h = sizes.config.heads;
-  const int64_t heads_q = int64_t{heads_kv} * local_heads_q(h, head_ranks) / local_heads_kv(h, head_ranks);
+  const int64_t heads_q = int64_t{heads_kv} * local_heads_q(h, ulysses_degree) / local_heads_kv(h, ulysses_degree);
   const RowBytes row = row_bytes(sizes, call, heads_q, heads_kv);
   const int64_t sinks = heads_q * call.row_sinks * bytes_of(DType::kFloat32);
-  const int64_t q_rows = sizes.q_rows * (head_ranks - 1);
-  const int64_t k_rows = sizes.k_rows * (head_ranks - 1);
+  const int64_t q_rows = sizes.q_rows * (ulysses_degree - 1);
+  const int64_t k_rows = sizes.k_rows * (ulysses_degree - 1);
   const int64_t inputs = q_rows * (row.q + sinks) + k_rows * row.kv;
   if (pass == AttnPass::kForward) return {inputs, q_rows * row.out, 3, 2};  // q, k, v; out, lse
   HeadBytes bytes{q_rows * row.dout, q_rows * (row.dq + sinks) + k_rows * row.dkv, 1, 3};
@@ -57,14 +57,14 @@ HeadBytes head_bytes(const GridSizes& sizes, const GridCall& call, AttnPass pass
 }
 
 BlockBytes block_bytes(const GridSizes& sizes) {
-  const int head_ranks = sizes.shape.head_ranks;
-  const RowBytes row = row_bytes(sizes, {}, 0, local_heads_kv(sizes.config.heads, head_ranks));
-  const int64_t rows = sizes.k_rows * head_ranks;
+  const int ulysses_degree = sizes.shape.ulysses_degree;
+  const RowBytes row = row_bytes(sizes, {}, 0, local_heads_kv(sizes.config.heads, ulysses_degree));
+  const int64_t rows = sizes.k_rows * ulysses_degree;
   return {rows * row.kv, rows * row.ring_dkv};
 }
 
 GridTraffic grid_traffic(const GridSizes& sizes, const GridCall& call) {
-  const int heads_kv = local_heads_kv(sizes.config.heads, sizes.shape.head_ranks);
+  const int heads_kv = local_heads_kv(sizes.config.heads, sizes.shape.ulysses_degree);
   const HeadBytes forward = head_bytes(sizes, call, AttnPass::kForward, heads_kv);
   const HeadBytes backward = head_bytes(sizes, call, AttnPass::kBackward, heads_kv);
   const BlockBytes block = block_bytes(sizes);
@@ -89,8 +89,8 @@ int64_t rounding_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_rows, i
   return q_rows * heads_q * dim * 2 * bytes_of(DType::kFloat32);
 }
 
-int64_t head_copy_bytes(int64_t exchanged, int head_ranks) {
-  return head_ranks == 1 ? 0 : 2 * exchanged * head_ranks / (head_ranks - 1);
+int64_t head_copy_bytes(int64_t exchanged, int ulysses_degree) {
+  return ulysses_degree == 1 ? 0 : 2 * exchanged * ulysses_degree / (ulysses_degree - 1);
 }
 
 GridCall predicted_call(const HeadConfig& heads) { return {heads.dtype, heads.dtype, heads.dtype, true}; }

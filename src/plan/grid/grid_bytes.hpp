@@ -45,7 +45,7 @@ int64_t further_call_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_row
 /// Of results that were summed up in float32 and are rounded at the end; 0 where they are float32.
 int64_t rounding_bytes(const HeadConfig& heads, AttnPass pass, int64_t q_rows, int64_t heads_q);
 /// Of heads that are put together for others, or taken apart: a rank's own share of `exchanged` bytes included.
-int64_t head_copy_bytes(int64_t exchanged, int head_ranks);
+int64_t head_copy_bytes(int64_t exchanged, int ulysses_degree);
 
 /// The call that predictions are for: everything in the dtype of the inputs, q, k, v, out and lse kept by heads.
 GridCall predicted_call(const HeadConfig& heads);

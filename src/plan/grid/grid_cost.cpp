@@ -21,9 +21,10 @@ namespace {
 GridSizes sizes_of(const Plan& plan) {
   const GridPlan& grid = plan.grid;
   // A plan does not hold the inner ring; its shape follows from the configuration again.
-  const int inner_ring = grid.row_move == RowMove::kRing ? grid_shape(plan.config, "predict_grid").inner_ring : 1;
+  const int inner_ring_size =
+      grid.row_move == RowMove::kRing ? grid_shape(plan.config, "predict_grid").inner_ring_size : 1;
   return {plan.config,
-          {grid.head_ranks, grid.row_groups, grid.row_move, inner_ring},
+          {grid.ulysses_degree, grid.row_groups, grid.row_move, inner_ring_size},
           plan.q_dispatch.rows_per_rank(),
           plan.k_dispatch.rows_per_rank()};
 }
@@ -54,8 +55,8 @@ double link_seconds(const CostModel& cost, int64_t bytes, int64_t copies) {
 // What each step after the first takes beside its area, where it has any.
 double further_seconds(const GridSizes& sizes, AttnPass pass) {
   const HeadConfig& heads = sizes.config.heads;
-  const int64_t heads_q = local_heads_q(heads, sizes.shape.head_ranks);
-  const int64_t q_rows = sizes.q_rows * sizes.shape.head_ranks;
+  const int64_t heads_q = local_heads_q(heads, sizes.shape.ulysses_degree);
+  const int64_t q_rows = sizes.q_rows * sizes.shape.ulysses_degree;
   return sizes.config.cost.stage_overhead_s +
          memory_seconds(sizes.config.cost, further_call_bytes(heads, pass, q_rows, heads_q));
 }
@@ -65,12 +66,12 @@ std::vector<double> attend_seconds(const GridWork& work, AttnPass pass) {
   const GridSizes& sizes = work.sizes;
   const GridShape& shape = sizes.shape;
   const size_t num_groups = static_cast<size_t>(shape.row_groups), num_steps = work.areas.size() / num_groups;
-  const int64_t heads_q = local_heads_q(sizes.config.heads, shape.head_ranks);
+  const int64_t heads_q = local_heads_q(sizes.config.heads, shape.ulysses_degree);
   const double further_s = further_seconds(sizes, pass);
   const double rounding_s = memory_seconds(
-      sizes.config.cost, rounding_bytes(sizes.config.heads, pass, sizes.q_rows * shape.head_ranks, heads_q));
+      sizes.config.cost, rounding_bytes(sizes.config.heads, pass, sizes.q_rows * shape.ulysses_degree, heads_q));
   const int64_t keys =
-      sizes.k_rows * shape.head_ranks * (shape.row_move == RowMove::kGather ? shape.row_groups - 1 : 1);
+      sizes.k_rows * shape.ulysses_degree * (shape.row_move == RowMove::kGather ? shape.row_groups - 1 : 1);
   const double keys_s = sizes.config.cost.backward_key_row_s * static_cast<double>(keys * heads_q);
   std::vector<double> seconds(work.areas.size());
   for (size_t i = 0; i < work.areas.size(); ++i) {
@@ -83,7 +84,7 @@ std::vector<double> attend_seconds(const GridWork& work, AttnPass pass) {
       more = further_s + (pass == AttnPass::kBackward ? keys_s : 0);
     }
     seconds[i % num_steps * num_groups + i / num_steps] =
-        compute_seconds(sizes.config, work.areas[i], pass) / shape.head_ranks + more;
+        compute_seconds(sizes.config, work.areas[i], pass) / shape.ulysses_degree + more;
   }
   return seconds;
 }
@@ -111,9 +112,9 @@ void set_rows(const GridSizes& sizes, GridPass& grid) {
 
 // The exchange of heads, whose chunks share the attention of the one step that there is then.
 void set_exchanges(const GridSizes& sizes, AttnPass pass, const std::vector<int>& head_chunks, GridPass& grid) {
-  if (sizes.shape.head_ranks == 1) return;
-  const int all_heads = local_heads_kv(sizes.config.heads, sizes.shape.head_ranks);
-  const int64_t peers = sizes.shape.head_ranks - 1;
+  if (sizes.shape.ulysses_degree == 1) return;
+  const int all_heads = local_heads_kv(sizes.config.heads, sizes.shape.ulysses_degree);
+  const int64_t peers = sizes.shape.ulysses_degree - 1;
   const double whole_s = grid.attend_s.front();
   for (const int heads : head_chunks) {
     const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
@@ -122,10 +123,11 @@ void set_exchanges(const GridSizes& sizes, AttnPass pass, const std::vector<int>
       const double overhead = grid.exchanges.empty() ? 0 : sizes.config.cost.stage_overhead_s;
       grid.attend_s.push_back(whole_s * heads / all_heads + overhead);
     }
-    grid.exchanges.push_back({link_seconds(sizes.config.cost, bytes.in, bytes.in_copies * peers),
-                              link_seconds(sizes.config.cost, bytes.back, bytes.back_copies * peers),
-                              memory_seconds(sizes.config.cost, head_copy_bytes(bytes.in, sizes.shape.head_ranks)),
-                              memory_seconds(sizes.config.cost, head_copy_bytes(bytes.back, sizes.shape.head_ranks))});
+    grid.exchanges.push_back(
+        {link_seconds(sizes.config.cost, bytes.in, bytes.in_copies * peers),
+         link_seconds(sizes.config.cost, bytes.back, bytes.back_copies * peers),
+         memory_seconds(sizes.config.cost, head_copy_bytes(bytes.in, sizes.shape.ulysses_degree)),
+         memory_seconds(sizes.config.cost, head_copy_bytes(bytes.back, sizes.shape.ulysses_degree))});
   }
 }
 
@@ -148,7 +150,7 @@ std::vector<std::vector<int>> chunk_candidates(int heads) {
 }
 
 std::vector<int> choose_head_chunks(const GridWork& work) {
-  const int heads = local_heads_kv(work.sizes.config.heads, work.sizes.shape.head_ranks);
+  const int heads = local_heads_kv(work.sizes.config.heads, work.sizes.shape.ulysses_degree);
   const std::vector<std::vector<int>> candidates = chunk_candidates(heads);
   std::vector<double> seconds;
   for (const std::vector<int>& chunks : candidates) {
@@ -162,7 +164,7 @@ std::vector<int> choose_head_chunks(const GridWork& work) {
 
 std::vector<int> head_chunks_of(const GridWork& work, const char* function) {
   const StrategyConfig& strategy = work.sizes.config.strategy;
-  const int heads_kv = local_heads_kv(work.sizes.config.heads, work.sizes.shape.head_ranks);
+  const int heads_kv = local_heads_kv(work.sizes.config.heads, work.sizes.shape.ulysses_degree);
   if (strategy.name != Strategy::kHcms) return {heads_kv};
   if (strategy.head_chunks.empty()) return choose_head_chunks(work);
   int64_t sum = 0;

@@ -32,8 +32,8 @@ Strategy parse_strategy(std::string_view name) { return value_in(kNames, name, "
 
 std::string describe(const StrategyConfig& strategy) {
   std::string text(to_string(strategy.name));
-  if (strategy.head_ranks > 0) text += fmt::format(", {} head ranks", strategy.head_ranks);
-  if (strategy.inner_ring > 0) text += fmt::format(", inner ring of {}", strategy.inner_ring);
+  if (strategy.ulysses_degree > 0) text += fmt::format(", {} head ranks", strategy.ulysses_degree);
+  if (strategy.inner_ring_size > 0) text += fmt::format(", inner ring of {}", strategy.inner_ring_size);
   if (!strategy.head_chunks.empty()) text += fmt::format(", head chunks {}", joined(strategy.head_chunks, "+"));
   if (strategy.document_rows > 0) text += fmt::format(", documents whole up to {} rows", strategy.document_rows);
   return text;

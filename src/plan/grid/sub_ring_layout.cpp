@@ -104,7 +104,7 @@ SubRingLoads count_sub_ring_loads(const Mask& mask, const SubRingLayout& layout,
   return loads;
 }
 
-PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const DealtRows& rows) {
+PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const AssignedRows& rows) {
   const SubRingLayout layout = lay_out_sub_rings(find_documents(mask, 1), rows.q, rows.k, config.cp_size);
   return predict_sub_rings(config, count_sub_ring_loads(mask, layout, rows.q, config.cp_size),
                            mask.seqlen_q() / config.cp_size);

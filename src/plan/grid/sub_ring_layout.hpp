@@ -99,6 +99,6 @@ PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels);
 
 /// What the whole plan of HybridCP over these rows would predict.
-PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const DealtRows& rows);
+PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const AssignedRows& rows);
 
 }  // namespace tangram

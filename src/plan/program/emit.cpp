@@ -18,7 +18,7 @@ void require_rank(const char* function, const Plan& plan, int rank) {
 
 bool can_keep(const Plan& plan) {
   if (!plan.movement.empty()) return keeps_moved_rows(plan);
-  return plan.grid.empty() ? plan.ranks.front().backward.back().kept : plan.grid.head_ranks > 1;
+  return plan.grid.empty() ? plan.ranks.front().backward.back().kept : plan.grid.ulysses_degree > 1;
 }
 
 AttnShape rank_shape(const Plan& plan, int rank) {

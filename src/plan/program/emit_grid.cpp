@@ -51,7 +51,7 @@ class PassWriter {
 
  private:
   const HeadConfig& heads() const { return rank_.plan.config.heads; }
-  bool by_heads() const { return rank_.grid().head_ranks > 1; }
+  bool by_heads() const { return rank_.grid().ulysses_degree > 1; }
   /// Sinks of single rows, which travel with heads.
   int64_t num_row_sinks() const { return call_.sink_layout == SinkLayout::kSsh ? call_.seqlen_sink : 0; }
   bool wants_dsink() const { return call_.seqlen_sink > 0 && call_.wants_dsink; }
@@ -112,7 +112,7 @@ PassWriter::PassWriter(const Plan& plan, int rank, const CallShape& call, const 
 void PassWriter::make_chunks() {
   const GridPlan& grid = rank_.grid();
   const HeadConfig& h = heads();
-  const int per_kv = h.num_heads_q / grid.head_ranks / std::max(1, h.num_heads_kv / grid.head_ranks);
+  const int per_kv = h.num_heads_q / grid.ulysses_degree / std::max(1, h.num_heads_kv / grid.ulysses_degree);
   const int64_t q_rows = rank_.group_q_rows(), k_rows = rank_.block_rows();
   std::vector<int> kinds;
   int first = 0;
@@ -359,8 +359,8 @@ Program PassWriter::backward(bool kept) {
 std::vector<ProgramMask> grid_masks(const Plan& plan, int rank) {
   const GridRank of{plan, rank};
   const HeadConfig& heads = plan.config.heads;
-  const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.head_ranks);
-  const int per_kv = heads.num_heads_q / plan.grid.head_ranks / local_kv;
+  const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.ulysses_degree);
+  const int per_kv = heads.num_heads_q / plan.grid.ulysses_degree / local_kv;
   std::vector<int> kinds;
   std::vector<ProgramMask> masks;
   for (const int count : plan.grid.head_chunks) {

@@ -30,7 +30,7 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
     : to_heads_label_(to_heads_label),
       to_rows_label_(to_rows_label),
       num_heads_(num_heads),
-      head_ranks_(rank.grid().head_ranks),
+      head_ranks_(rank.grid().ulysses_degree),
       member_(rank.member()),
       first_rank_(rank.rank - rank.member()),
       shard_rows_(dispatch.rows_per_rank()),

@@ -69,11 +69,11 @@ std::vector<int64_t> peak_bytes_of_ranks(const Plan& plan, int num_ranks) {
   sketch.config = plan.config;
   sketch.q_dispatch = plan.q_dispatch;
   sketch.k_dispatch = plan.k_dispatch;
-  sketch.grid = {grid.head_ranks, grid.row_groups, grid.row_move, grid.head_chunks, grid.levels, {}};
+  sketch.grid = {grid.ulysses_degree, grid.row_groups, grid.row_move, grid.head_chunks, grid.levels, {}};
   sketch.grid.steps = {{}, largest_steps(grid.steps)};
   std::map<KindOfRank, int64_t> known;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
-    const std::vector<GridStep>& steps = grid.steps[rank / static_cast<size_t>(grid.head_ranks)];
+    const std::vector<GridStep>& steps = grid.steps[rank / static_cast<size_t>(grid.ulysses_degree)];
     const auto [found, is_new] = known.emplace(kind_of(steps), 0);
     if (is_new) {
       std::vector<GridStep>& own = sketch.grid.steps.front();

@@ -33,7 +33,7 @@ std::vector<std::vector<Range>> rows_of_groups(const GridRank& rank) {
   const Dispatch& dispatch = rank.plan.k_dispatch;
   std::vector<std::vector<Range>> groups(static_cast<size_t>(rank.grid().row_groups));
   for (int64_t c = 0; c < dispatch.num_chunks(); ++c) {
-    const int group = dispatch.rank_of_chunk[static_cast<size_t>(c)] / rank.grid().head_ranks;
+    const int group = dispatch.rank_of_chunk[static_cast<size_t>(c)] / rank.grid().ulysses_degree;
     groups[static_cast<size_t>(group)].push_back({c * dispatch.chunk_size, (c + 1) * dispatch.chunk_size});
   }
   return groups;
@@ -65,12 +65,12 @@ int64_t slot_of(int group, int self) { return group < self ? group : group - 1; 
 /// Read backwards: what each group made of the own rows arrives in a block of its own.
 Exchange scatter_exchange(const GridRank& rank, const Exchange& gather) {
   Exchange exchange{gather.recvs, gather.sends};
-  const int head_ranks = rank.grid().head_ranks;
+  const int ulysses_degree = rank.grid().ulysses_degree;
   for (RowCopy& copy : exchange.sends) {
-    copy.peer_row += slot_of(rank.group(), copy.peer / head_ranks) * rank.block_rows();
+    copy.peer_row += slot_of(rank.group(), copy.peer / ulysses_degree) * rank.block_rows();
   }
   for (RowCopy& copy : exchange.recvs) {
-    const int64_t first = slot_of(copy.peer / head_ranks, rank.group()) * rank.block_rows();
+    const int64_t first = slot_of(copy.peer / ulysses_degree, rank.group()) * rank.block_rows();
     copy.rows = {copy.rows.begin + first, copy.rows.end + first};
   }
   return exchange;

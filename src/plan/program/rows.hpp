@@ -17,15 +17,15 @@ struct GridRank {
   int rank = 0;
 
   const GridPlan& grid() const { return plan.grid; }
-  int group() const { return rank / grid().head_ranks; }
-  int member() const { return rank % grid().head_ranks; }
+  int group() const { return rank / grid().ulysses_degree; }
+  int member() const { return rank % grid().ulysses_degree; }
   /// The rank of another row group that holds the same heads.
-  int rank_of(int row_group) const { return row_group * grid().head_ranks + member(); }
+  int rank_of(int row_group) const { return row_group * grid().ulysses_degree + member(); }
   const std::vector<GridStep>& steps() const { return grid().steps[static_cast<size_t>(group())]; }
   /// Whether step `s` is to be computed; the first one always is, because it sets results.
   bool computes(size_t s) const { return s == 0 || !steps()[s].slices.empty(); }
-  int64_t group_q_rows() const { return plan.q_dispatch.rows_per_rank() * grid().head_ranks; }
-  int64_t block_rows() const { return plan.k_dispatch.rows_per_rank() * grid().head_ranks; }
+  int64_t group_q_rows() const { return plan.q_dispatch.rows_per_rank() * grid().ulysses_degree; }
+  int64_t block_rows() const { return plan.k_dispatch.rows_per_rank() * grid().ulysses_degree; }
   /// Whether kernels can write results in `dtype`.
   bool kernels_write(DType dtype) const { return dtype == DType::kFloat32 || dtype == plan.config.heads.dtype; }
 };

@@ -89,7 +89,7 @@ std::vector<int> allowed_ranks(const JobTable& table, const Lent& lent, const Jo
   return ranks;
 }
 
-struct Dealt {
+struct Assignment {
   bool complete = false;  // every job has a rank
   double largest_area = std::numeric_limits<double>::infinity();
   std::vector<int> rank_of_job;
@@ -104,8 +104,8 @@ double largest_area(const JobTable& table, const std::vector<int>& rank_of_job) 
 }
 
 // Fewest choices first, then largest first, each to the lightest rank that may have it; a job at home stays there.
-Dealt deal_greedily(const JobTable& table, const Lent& lent) {
-  Dealt dealt;
+Assignment deal_greedily(const JobTable& table, const Lent& lent) {
+  Assignment dealt;
   std::vector<std::vector<int>> allowed;
   for (const Job& job : table.jobs) {
     allowed.push_back(allowed_ranks(table, lent, job));
@@ -148,8 +148,8 @@ Dealt deal_greedily(const JobTable& table, const Lent& lent) {
   return dealt;
 }
 
-Dealt deal_by_flow(const JobTable& table, const Lent& lent) {
-  Dealt dealt;
+Assignment deal_by_flow(const JobTable& table, const Lent& lent) {
+  Assignment dealt;
   const size_t num_jobs = table.jobs.size(), cp = static_cast<size_t>(table.cp_size);
   MaxFlow flow(num_jobs + cp + 2);
   const size_t source = num_jobs + cp, sink = source + 1;
@@ -190,12 +190,12 @@ std::vector<int> search_limit(const JobTable& table, const Deal& deal) {
   const std::vector<Loan> loans = all_loans(table);
   double high = 1;
   for (const Loan& loan : loans) high += loan.cost;
-  Dealt best = deal(lend_under(table, loans, high));
+  Assignment best = deal(lend_under(table, loans, high));
   const double wanted = std::max(1.05 * table.mean_area, 1.001 * best.largest_area);
   double low = 0;
   for (int turn = 0; turn < 24; ++turn) {
     const double middle = (low + high) / 2;
-    Dealt dealt = deal(lend_under(table, loans, middle));
+    Assignment dealt = deal(lend_under(table, loans, middle));
     if (dealt.complete && dealt.largest_area <= wanted) {
       high = middle;
       best = std::move(dealt);

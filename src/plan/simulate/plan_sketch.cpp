@@ -49,7 +49,7 @@ int64_t largest_peak_bytes(const GridSketch& sketch) {
   plan.q_dispatch = sketch.q_dispatch;
   plan.k_dispatch = sketch.k_dispatch;
   GridPlan& grid = plan.grid;
-  grid.head_ranks = sketch.shape.head_ranks;
+  grid.ulysses_degree = sketch.shape.ulysses_degree;
   grid.row_groups = sketch.shape.row_groups;
   grid.row_move = sketch.shape.row_move;
   grid.head_chunks = sketch.head_chunks;

@@ -20,7 +20,7 @@ constexpr double kTensors = 2;  // K and V, or their gradients
 
 struct DocumentsSim {
   const SimInput& input;
-  DealtRows rows;
+  AssignedRows rows;
   SubRingLayout layout;
   std::vector<std::vector<AttnSlice>> slices;  // by rank, keys in global rows
   // Complete once a pass was played.
@@ -129,7 +129,7 @@ struct DocumentsSim {
 }  // namespace
 
 StrategyPrediction simulate_documents(const SimInput& input) {
-  DocumentsSim sim{input, deal_document_rows(input.mask, input.config), {}, {}};
+  DocumentsSim sim{input, assign_document_rows(input.mask, input.config), {}, {}};
   sim.computes_last.resize(static_cast<size_t>(input.cp_size()));
   sim.layout = lay_out_sub_rings(find_documents(input.mask, 1), sim.rows.q, sim.rows.k, input.cp_size());
   sim.slices = cut_by_rank(input.mask, sim.rows.q, input.cp_size());

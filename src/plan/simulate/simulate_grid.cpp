@@ -31,23 +31,23 @@ struct GridSim {
 
   const GridShape& shape() const { return sizes.shape; }
   size_t groups() const { return static_cast<size_t>(shape().row_groups); }
-  int rank_of(size_t group, int member) const { return static_cast<int>(group) * shape().head_ranks + member; }
-  int64_t group_q_rows() const { return sizes.q_rows * shape().head_ranks; }
-  double block_rows() const { return static_cast<double>(sizes.k_rows * shape().head_ranks); }
-  double heads_q() const { return local_heads_q(sizes.config.heads, shape().head_ranks); }
+  int rank_of(size_t group, int member) const { return static_cast<int>(group) * shape().ulysses_degree + member; }
+  int64_t group_q_rows() const { return sizes.q_rows * shape().ulysses_degree; }
+  double block_rows() const { return static_cast<double>(sizes.k_rows * shape().ulysses_degree); }
+  double heads_q() const { return local_heads_q(sizes.config.heads, shape().ulysses_degree); }
 
   // Ranks of a row group that are on the node of one of them, itself not counted.
   int near_peers(int rank) const {
-    const int first = rank / shape().head_ranks * shape().head_ranks;
+    const int first = rank / shape().ulysses_degree * shape().ulysses_degree;
     const int node_begin = input.node_of(rank) * input.machine.ranks_per_node;
     const int begin = std::max(first, node_begin);
-    const int end = std::min(first + shape().head_ranks, node_begin + input.machine.ranks_per_node);
+    const int end = std::min(first + shape().ulysses_degree, node_begin + input.machine.ranks_per_node);
     return end - begin - 1;
   }
 
   // A head exchange: equally much from each rank of the row group.
   Transfer exchange(int rank, int64_t bytes, int copies) const {
-    const double peers = shape().head_ranks - 1, near = near_peers(rank), far = peers - near;
+    const double peers = shape().ulysses_degree - 1, near = near_peers(rank), far = peers - near;
     const double total = static_cast<double>(bytes);
     return {{total * near / peers, near * copies}, {total * far / peers, far * copies}};
   }
@@ -63,7 +63,7 @@ struct GridSim {
   // Ranks of `group` that are on another node than their counterpart in `source`.
   int crossing(size_t group, size_t source) const {
     int count = 0;
-    for (int member = 0; member < shape().head_ranks; ++member) {
+    for (int member = 0; member < shape().ulysses_degree; ++member) {
       if (input.node_of(rank_of(group, member)) != input.node_of(rank_of(source, member))) ++count;
     }
     return count;
@@ -89,7 +89,7 @@ struct GridSim {
     size_t inner, outer, diagonal;
   };
   Neighbours neighbours(size_t group) const {
-    const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
+    const size_t inner = static_cast<size_t>(shape().inner_ring_size), outer = groups() / inner;
     const size_t before_o = (group / inner + outer - 1) % outer, before_i = (group % inner + inner - 1) % inner;
     return {group / inner * inner + before_i, before_o * inner + group % inner, before_o * inner + before_i};
   }
@@ -109,7 +109,7 @@ struct GridSim {
   void set_ring(AttnPass pass, GridPass& grid) {
     computes.resize(groups());
     grid.attend_s.resize(groups() * groups());
-    const size_t inner = static_cast<size_t>(shape().inner_ring), outer = groups() / inner;
+    const size_t inner = static_cast<size_t>(shape().inner_ring_size), outer = groups() / inner;
     for (size_t g = 0; g < groups(); ++g) {
       const Neighbours from = neighbours(g);
       grid.hops.push_back({hop(g, from.inner, pass), hop(g, from.outer, pass), hop(g, from.diagonal, pass)});
@@ -161,7 +161,7 @@ struct GridSim {
 
   // The attention of each chunk of heads, where all rows of the sequence are here.
   void set_chunks(AttnPass pass, GridPass& grid) const {
-    const double all_heads = local_heads_kv(sizes.config.heads, shape().head_ranks);
+    const double all_heads = local_heads_kv(sizes.config.heads, shape().ulysses_degree);
     const Work work = of_one_call(count_work(slices[0], input.kernel(pass)), block_rows(), input.kernel(pass));
     const bool beside = head_chunks.size() > 1;  // transfers go on while it computes
     for (const int heads : head_chunks) {
@@ -171,9 +171,9 @@ struct GridSim {
   }
 
   void set_exchanges(AttnPass pass, GridPass& grid) const {
-    if (shape().head_ranks == 1) return;
+    if (shape().ulysses_degree == 1) return;
     const auto copy_s = [&](int64_t exchanged) {
-      return packing_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().head_ranks)));
+      return packing_seconds(input.machine, static_cast<double>(head_copy_bytes(exchanged, shape().ulysses_degree)));
     };
     for (const int heads : head_chunks) {
       const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
@@ -198,9 +198,9 @@ struct GridSim {
   // Bytes into other nodes in both passes.
   double between_bytes() const {
     double sum = 0;
-    const int heads_kv = local_heads_kv(sizes.config.heads, shape().head_ranks);
+    const int heads_kv = local_heads_kv(sizes.config.heads, shape().ulysses_degree);
     const GridCall call = predicted_call(sizes.config.heads);
-    if (shape().head_ranks > 1) {
+    if (shape().ulysses_degree > 1) {
       const HeadBytes forward = head_bytes(sizes, call, AttnPass::kForward, heads_kv);
       const HeadBytes backward = head_bytes(sizes, call, AttnPass::kBackward, heads_kv);
       for (int rank = 0; rank < input.cp_size(); ++rank) {
@@ -213,8 +213,8 @@ struct GridSim {
       return sum + input.cp_size() * gathered(2 * block.kv + block.dkv).between.bytes;
     }
     // Hops of each kind in a pass, of blocks and of gradients, which come home with one more.
-    const double outer = static_cast<double>(groups()) / shape().inner_ring;
-    const double inner_hops = outer * (shape().inner_ring - 1);
+    const double outer = static_cast<double>(groups()) / shape().inner_ring_size;
+    const double inner_hops = outer * (shape().inner_ring_size - 1);
     const double kv = 2 * static_cast<double>(block.kv), dkv = static_cast<double>(block.dkv);
     for (size_t g = 0; g < groups(); ++g) {
       const Neighbours from = neighbours(g);
@@ -231,8 +231,8 @@ DistAttnConfig config_of(const SimInput& input, Strategy name) {
   const StrategyConfig given = config.strategy;
   config.strategy = {};
   config.strategy.name = name;
-  if (name == Strategy::kUsp || name == Strategy::kLoongTrain) config.strategy.head_ranks = given.head_ranks;
-  if (name == Strategy::kLoongTrain) config.strategy.inner_ring = given.inner_ring;
+  if (name == Strategy::kUsp || name == Strategy::kLoongTrain) config.strategy.ulysses_degree = given.ulysses_degree;
+  if (name == Strategy::kLoongTrain) config.strategy.inner_ring_size = given.inner_ring_size;
   if (name == Strategy::kHcms) config.strategy.head_chunks = given.head_chunks;
   if (name == Strategy::kHybridCp) config.strategy.document_rows = given.document_rows;
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
@@ -250,7 +250,7 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
   const Dispatch k_dispatch = grid_dispatch(config, shape, input.mask.seqlen_k(), kFunction);
   const auto runs_of_groups = [&](const Dispatch& dispatch) {
     Dispatch groups{shape.row_groups, dispatch.chunk_size, {}};
-    for (const int owner : dispatch.rank_of_chunk) groups.rank_of_chunk.push_back(owner / shape.head_ranks);
+    for (const int owner : dispatch.rank_of_chunk) groups.rank_of_chunk.push_back(owner / shape.ulysses_degree);
     return owned_runs(groups);
   };
   GridSim sim{input, {config, shape, q_dispatch.rows_per_rank(), k_dispatch.rows_per_rank()}, {}, {}, {}};
@@ -270,7 +270,7 @@ StrategyPrediction simulate_shape(const SimInput& input, const DistAttnConfig& c
   prediction.backward_bytes = static_cast<double>(traffic.backward_bytes);
   prediction.between_bytes = sim.between_bytes();
   prediction.max_rank_bytes = (prediction.forward_bytes + prediction.backward_bytes) / input.cp_size();
-  prediction.kv_rows_moved = shape.head_ranks == 1 ? input.mask.seqlen_k() * (shape.row_groups - 1) : 0;
+  prediction.kv_rows_moved = shape.ulysses_degree == 1 ? input.mask.seqlen_k() * (shape.row_groups - 1) : 0;
   prediction.peak_bytes =
       static_cast<double>(largest_peak_bytes({config, shape, q_dispatch, k_dispatch, sim.head_chunks, sim.computes}));
   prediction.balance = balance_of(input, sim.slices);

@@ -46,7 +46,7 @@ std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProg
 }
 
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype) {
-  if (plan.grid.head_ranks <= 1) return;
+  if (plan.grid.ulysses_degree <= 1) return;
   const uint64_t dtypes = static_cast<uint64_t>(result_dtype) * 8 + static_cast<uint64_t>(grad_dtype);
   control.require_agreement(static_cast<uint64_t>(row_sinks) * 64 + dtypes,
                             "DistAttention: row_sinks, result_dtype and grad_dtype");

@@ -70,7 +70,7 @@ class ProgramAttention {
   enum class Kind : int { kForward, kBackward, kBackwardKept };
   static constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
 
-  bool by_heads() const { return base_.plan->grid.head_ranks > 1; }
+  bool by_heads() const { return base_.plan->grid.ulysses_degree > 1; }
   bool moves_queries() const { return !base_.plan->movement.empty(); }
   bool moves_keys_alone() const { return moves_kv_alone(*base_.plan); }
   bool keeps() const { return can_keep(*base_.plan) && options_.with_backward; }

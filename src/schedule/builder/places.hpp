@@ -143,7 +143,7 @@ struct Build {
 };
 
 /// The query tiles [first, end) that a run of the backward pass visits.
-struct DealtRun {
+struct AssignedRun {
   int32_t first = 0, end = 0;
 };
 
@@ -151,7 +151,7 @@ struct DealtRun {
 /// these are dealt, and in an item in that of its walk.
 struct Turns {
   int32_t max_segments = 0;            ///< 0: of other calls
-  DealtRun* dealt = nullptr;           ///< [max_runs]
+  AssignedRun* dealt = nullptr;        ///< [max_runs]
   int32_t* first_dealt = nullptr;      ///< [max_tiles] the first run of a key tile
   int32_t* first_segment = nullptr;    ///< [max_runs + 1] how many of each run, then where they begin
   int32_t* num_listed = nullptr;       ///< [max_runs]

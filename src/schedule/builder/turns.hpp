@@ -65,13 +65,13 @@ TANGRAM_HOST_DEVICE void visit_segments(const Team& team, const TurnBuild& build
   constexpr int32_t kAtOnce = 4;  // are read before the first is looked at: a team waits for memory so much less often
   int32_t here = 0, below = 0;    // how many runs so far visit this tile, and the one below
   for (int32_t begin = 0; begin < num_runs; begin += kAtOnce * team.size()) {
-    DealtRun runs[kAtOnce];
+    AssignedRun runs[kAtOnce];
     for (int32_t i = 0; i < kAtOnce; ++i) {
       const int32_t dealt = begin + i * team.size() + team.rank();
       if (dealt < num_runs) runs[i] = build.turns.dealt[dealt];
     }
     for (int32_t i = 0; i < kAtOnce; ++i) {
-      const DealtRun run = runs[i];
+      const AssignedRun run = runs[i];
       const bool visits = run.first <= at && at < run.end, visits_below = run.first < at && at <= run.end;
       int32_t more_here, more_below;
       const int32_t turn = here + team.count_before(visits, more_here);

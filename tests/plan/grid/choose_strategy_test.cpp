@@ -42,11 +42,11 @@ std::vector<StrategyConfig> all_layouts(int cp_size) {
   std::vector<StrategyConfig> layouts{{Strategy::kTangram, 0, 0, {}},   {Strategy::kUlysses, 0, 0, {}},
                                       {Strategy::kHcms, 0, 0, {}},      {Strategy::kRing, 0, 0, {}},
                                       {Strategy::kAllGather, 0, 0, {}}, {Strategy::kHybridCp, 0, 0, {}}};
-  for (int head_ranks = 1; head_ranks <= cp_size; ++head_ranks) {
-    if (cp_size % head_ranks != 0) continue;
-    layouts.push_back({Strategy::kUsp, head_ranks, 0, {}});
-    for (int inner = 1; inner <= cp_size / head_ranks; ++inner) {
-      if (cp_size / head_ranks % inner == 0) layouts.push_back({Strategy::kLoongTrain, head_ranks, inner, {}});
+  for (int ulysses_degree = 1; ulysses_degree <= cp_size; ++ulysses_degree) {
+    if (cp_size % ulysses_degree != 0) continue;
+    layouts.push_back({Strategy::kUsp, ulysses_degree, 0, {}});
+    for (int inner = 1; inner <= cp_size / ulysses_degree; ++inner) {
+      if (cp_size / ulysses_degree % inner == 0) layouts.push_back({Strategy::kLoongTrain, ulysses_degree, inner, {}});
     }
   }
   return layouts;
@@ -153,7 +153,7 @@ TEST(ChooseStrategy, WhereNothingTakesTimeTangramWins) {
   EXPECT_EQ(plan.config.strategy.name, Strategy::kTangram);
   for (const StrategyCandidate& candidate : plan.candidates) {
     EXPECT_LE(candidate.strategy.head_chunks.size(), 1u);
-    EXPECT_LE(candidate.strategy.head_ranks, 2);
+    EXPECT_LE(candidate.strategy.ulysses_degree, 2);
   }
 }
 
@@ -258,8 +258,9 @@ TEST(ChooseStrategy, ChoosesParametersItself) {
       make_plan(full_mask(kSeqlen, kSeqlen), config);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const InvalidArgument& error) {
-      EXPECT_THAT(error.what(),
-                  HasSubstr("strategy auto chooses head_ranks, inner_ring, head_chunks and document_rows itself"));
+      EXPECT_THAT(
+          error.what(),
+          HasSubstr("strategy auto chooses ulysses_degree, inner_ring_size, head_chunks and document_rows itself"));
     }
   }
 }
@@ -298,7 +299,7 @@ TEST(ChooseStrategy, TextThatChoseAnotherStrategyIsRefused) {
   refused("\"candidates\":[{\"strategy\":{\"name\":\"", "\"candidates\":[{\"strategy\":{\"name\":\"x");
   refused("\"candidates\":[{", "\"candidates\":[{\"more\":1,");
   refused("\"impossible\":\"\"", "\"impossible\":0");
-  EXPECT_EQ(text.find("\"auto\",\"head_ranks\""), std::string::npos);
+  EXPECT_EQ(text.find("\"auto\",\"ulysses_degree\""), std::string::npos);
 }
 
 }  // namespace

@@ -133,10 +133,10 @@ std::vector<std::set<int>> ranks_of_documents(const std::vector<int64_t>& cu_seq
   return ranks;
 }
 
-TEST(DealDocuments, ShortOnesStayWholeAndLongOnesTakeTheSmallestSubGroup) {
+TEST(AssignDocuments, ShortOnesStayWholeAndLongOnesTakeTheSmallestSubGroup) {
   // Four ranks of 64 rows: 128 rows need two ranks, the rest fits.
   const std::vector<int64_t> cu_seqlens = {0, 20, 148, 192, 236, 256};
-  const auto [q, k] = deal_documents(varlen_mask(cu_seqlens, true), hybrid_config(4, 64));
+  const auto [q, k] = assign_documents(varlen_mask(cu_seqlens, true), hybrid_config(4, 64));
   EXPECT_EQ(q, k);
   validate_dispatch(q, 4, 256, "q");
   const std::vector<std::set<int>> ranks = ranks_of_documents(cu_seqlens, q);
@@ -144,22 +144,22 @@ TEST(DealDocuments, ShortOnesStayWholeAndLongOnesTakeTheSmallestSubGroup) {
   for (const size_t d : {0, 2, 3, 4}) EXPECT_EQ(ranks[d].size(), 1u) << d;
 }
 
-TEST(DealDocuments, TheLengthOfWholeDocumentsCanBeLimited) {
+TEST(AssignDocuments, TheLengthOfWholeDocumentsCanBeLimited) {
   const std::vector<int64_t> cu_seqlens = {0, 64, 128, 192, 256};
   for (const auto& [rows, num_ranks] : {std::pair<int64_t, size_t>{64, 1}, {32, 2}, {16, 4}, {1, 4}}) {
-    const Dispatch dispatch = deal_documents(varlen_mask(cu_seqlens, true), hybrid_config(4, rows)).first;
+    const Dispatch dispatch = assign_documents(varlen_mask(cu_seqlens, true), hybrid_config(4, rows)).first;
     for (const std::set<int>& ranks : ranks_of_documents(cu_seqlens, dispatch)) EXPECT_EQ(ranks.size(), num_ranks);
   }
 }
 
-TEST(DealDocuments, OneDocumentIsDealtZigzag) {
-  const Dispatch dispatch = deal_documents(causal_mask(64, 64), hybrid_config(4, 0)).first;
+TEST(AssignDocuments, OneDocumentIsDealtZigzag) {
+  const Dispatch dispatch = assign_documents(causal_mask(64, 64), hybrid_config(4, 0)).first;
   EXPECT_EQ(dispatch.chunk_size, 8);
   EXPECT_THAT(dispatch.rank_of_chunk, ElementsAre(0, 1, 2, 3, 3, 2, 1, 0));
 }
 
 // A long document alone would leave ranks idle: the cost model spreads it.
-TEST(DealDocuments, TheCostModelSpreadsWhatWouldNotBalance) {
+TEST(AssignDocuments, TheCostModelSpreadsWhatWouldNotBalance) {
   std::vector<int64_t> cu_seqlens = {0};
   const int64_t rows = 32768;
   cu_seqlens.push_back(rows);
@@ -176,7 +176,7 @@ TEST(DealDocuments, TheCostModelSpreadsWhatWouldNotBalance) {
   EXPECT_EQ(grid_traffic(whole, {}).forward_bytes, 0);
 }
 
-TEST(DealDocuments, GivesEveryRankEquallyManyRowsOfAnyMask) {
+TEST(AssignDocuments, GivesEveryRankEquallyManyRowsOfAnyMask) {
   std::mt19937 rng(5);
   const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
   for (int n = 0; n < 300; ++n) {
@@ -195,7 +195,7 @@ TEST(DealDocuments, GivesEveryRankEquallyManyRowsOfAnyMask) {
       slices = reference::random_disjoint_slices(rng, seqlen_q, seqlen_k, 6);
     }
     const Mask mask(seqlen_q, seqlen_k, slices);
-    const auto [q, k] = deal_documents(mask, config);
+    const auto [q, k] = assign_documents(mask, config);
     validate_dispatch(q, config.cp_size, seqlen_q, "q");
     validate_dispatch(k, config.cp_size, seqlen_k, "k");
     if (config.dispatch.chunk_size > 0) {

@@ -114,8 +114,8 @@ TEST(Simulate, MemoryIsThatOfThePlansOfAllStrategies) {
     for (const Mask& mask : masks) {
       for (const StrategyConfig& strategy : strategies) {
         for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
-          SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.head_ranks << " "
-                                            << strategy.inner_ring << ", cp_size " << cp_size << ", slices "
+          SCOPED_TRACE(::testing::Message() << to_string(strategy.name) << " " << strategy.ulysses_degree << " "
+                                            << strategy.inner_ring_size << ", cp_size " << cp_size << ", slices "
                                             << mask.slices().size() << ", " << to_string(reduce_dtype));
           DistAttnConfig config;
           config.cp_size = cp_size;
@@ -161,7 +161,7 @@ TEST_P(SimulateManyRanks, MemoryIsThatOfTheLargestRankOfThePlan) {
                                                          : documents(rows, cp_size / 8, 7);
   DistAttnConfig config = config_for(cp_size);
   config.strategy.name = strategy;
-  if (strategy == Strategy::kUsp) config.strategy.head_ranks = 8;
+  if (strategy == Strategy::kUsp) config.strategy.ulysses_degree = 8;
   const MachineModel machine;
   const StrategyPrediction sim = simulate(mask, config, machine, to_string(strategy));
   ASSERT_EQ(sim.infeasible, "");
@@ -360,7 +360,7 @@ TEST(Simulate, WithPlainConstantsTheTimeOfGridsIsThatOfThePlanner) {
         machine.inside.bytes_per_s = rate;
         DistAttnConfig config = config_for(8);
         config.heads.num_heads_kv = 16;
-        if (strategy == "loong_train" || strategy == "usp") config.strategy.head_ranks = 2;
+        if (strategy == "loong_train" || strategy == "usp") config.strategy.ulysses_degree = 2;
         const StrategyPrediction sim = simulate(mask, config, machine, strategy);
         config.strategy.name = parse_strategy(strategy);
         config.cost = cost_model_of(machine);
@@ -416,7 +416,7 @@ TEST(Simulate, ARingOfRingsCrossesNodesLess) {
 TEST(Simulate, HeadsInsideANodeSpareTheNetwork) {
   const Mask mask = causal_mask(131072, 131072);
   DistAttnConfig config = config_for(16);
-  config.strategy.head_ranks = 8;
+  config.strategy.ulysses_degree = 8;
   const StrategyPrediction usp = simulate(mask, config, {}, "usp");
   // Blocks of a node's rows go round: each of 16 ranks sends its share of heads once forward; backward once again, and
   // gradients there and home.
@@ -480,8 +480,9 @@ TEST(Simulate, WhatStrategiesCannotDoIsSaid) {
             "ulysses over 128 head ranks needs num_heads_q to be a multiple of these (got num_heads_q=64)");
   EXPECT_EQ(prediction.step_s(), 0);
   DistAttnConfig config = config_for(8);
-  config.strategy.head_ranks = 3;
-  EXPECT_THAT(simulate(mask, config, {}, "usp").infeasible, testing::HasSubstr("needs head_ranks that divide cp_size"));
+  config.strategy.ulysses_degree = 3;
+  EXPECT_THAT(simulate(mask, config, {}, "usp").infeasible,
+              testing::HasSubstr("needs ulysses_degree that divide cp_size"));
   EXPECT_EQ(simulate(mask, config, {}, "ring").infeasible, "");  // has no head ranks
 }
 

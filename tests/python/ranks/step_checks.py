@@ -242,17 +242,20 @@ def check_strategies(group):
         assert kept < plain if by_heads else kept == plain, (strategy, kept, plain)
     count = dist.get_world_size(group)
     if count == 4:  # 2 x 2
-        check_step(group, DistAttnConfig(strategy="usp", head_ranks=2))
-        check_step(group, DistAttnConfig(strategy="loong_train", head_ranks=1, inner_ring=2))
+        check_step(group, DistAttnConfig(strategy="usp", ulysses_degree=2))
+        check_step(group, DistAttnConfig(strategy="loong_train", ulysses_degree=1, inner_ring_size=2))
         check_step(group, DistAttnConfig(strategy="hcms", head_chunks=[1]))
         check_step(group, DistAttnConfig(strategy="ulysses"), dtype=torch.bfloat16)
     for config, text in (
-        (DistAttnConfig(strategy="usp", head_ranks=3), "head_ranks"),
+        (DistAttnConfig(strategy="usp", ulysses_degree=3), "ulysses_degree"),
         (DistAttnConfig(strategy="hcms", head_chunks=[7]), "head_chunks must add up"),
-        (DistAttnConfig(strategy="auto", head_ranks=2), "strategy auto chooses"),
+        (DistAttnConfig(strategy="auto", ulysses_degree=2), "strategy auto chooses"),
         (DistAttnConfig(document_rows=20), "strategy.document_rows needs strategy hybrid_cp (got tangram)"),
         (DistAttnConfig(movement=MovementConfig("kv", head_groups=2)), "movement.head_groups needs a movement"),
-        (DistAttnConfig(strategy="ring", inner_ring=2), "strategy.inner_ring needs strategy loong_train (got ring)"),
+        (
+            DistAttnConfig(strategy="ring", inner_ring_size=2),
+            "strategy.inner_ring_size needs strategy loong_train (got ring)",
+        ),
     ):
         try:
             flex_key(RANGES, 150, group, config)

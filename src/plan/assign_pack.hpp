@@ -20,7 +20,7 @@ namespace tangram {
 /// times the mean, the fewest rows to move that were found. Nothing where no such deal was found, or the pack is not of
 /// a kind that is dealt so well: many documents, ranks or rows. `slices`: a causal pack. Deterministic, however many
 /// threads there are: a quarter of a millisecond on each of fifteen.
-std::optional<std::vector<RankRun>> deal_pack(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size,
-                                              double tolerance, const CutCost& cuts);
+std::optional<std::vector<RankRun>> assign_pack(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size,
+                                                double tolerance, const CutCost& cuts);
 
 }  // namespace tangram

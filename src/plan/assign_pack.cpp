@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "plan/deal_pack.hpp"
+#include "plan/assign_pack.hpp"
 
 #include <algorithm>
 #include <array>
@@ -78,8 +78,8 @@ class Deal {
 
 }  // namespace
 
-std::optional<std::vector<RankRun>> deal_pack(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size,
-                                              double tolerance, const CutCost& cuts) {
+std::optional<std::vector<RankRun>> assign_pack(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size,
+                                                double tolerance, const CutCost& cuts) {
   const int64_t chunk_size = finest_chunk_size(num_rows / cp_size);
   if (cp_size > kMostRanks || slices.size() > kMostDocuments || num_rows >= kMostRows ||
       num_rows / chunk_size > kMostChunks || !std::has_single_bit(static_cast<uint64_t>(cuts.tile_rows))) {

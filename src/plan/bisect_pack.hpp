@@ -24,7 +24,7 @@ bool is_causal_pack(std::span<const AttnSlice> slices);
 /// (1 + tolerance) times the mean, the fewest rows to move that were found. Nothing where no such halves were found.
 /// `slices`: a causal pack. Rows that no slice has go where rows are missing. Deterministic; O(documents), a tenth to a
 /// quarter of a millisecond.
-std::optional<std::vector<RankRun>> halve_pack(std::span<const AttnSlice> slices, int64_t num_rows, double tolerance,
-                                               const CutCost& cuts);
+std::optional<std::vector<RankRun>> bisect_pack(std::span<const AttnSlice> slices, int64_t num_rows, double tolerance,
+                                                const CutCost& cuts);
 
 }  // namespace tangram

@@ -294,7 +294,7 @@ int64_t unit_of(const DistAttnConfig& config) { return std::max<int64_t>(1, conf
 
 }  // namespace
 
-DealtRows deal_document_rows(const Mask& mask, const DistAttnConfig& config) {
+AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config) {
   require(config.dispatch.algorithm == DispatchAlgorithm::kAuto,
           "make_plan: hybrid_cp deals rows by documents (got dispatch.algorithm={})",
           to_string(config.dispatch.algorithm));
@@ -323,8 +323,8 @@ DealtRows deal_document_rows(const Mask& mask, const DistAttnConfig& config) {
   return {std::move(q), std::move(k), longest * unit_of(config)};
 }
 
-std::pair<Dispatch, Dispatch> deal_documents(const Mask& mask, const DistAttnConfig& config) {
-  const DealtRows rows = deal_document_rows(mask, config);
+std::pair<Dispatch, Dispatch> assign_documents(const Mask& mask, const DistAttnConfig& config) {
+  const AssignedRows rows = assign_document_rows(mask, config);
   Dispatch q = dispatch_of(rows.q, unit_of(config), config.cp_size);
   Dispatch k = mask.is_self_attention() ? q : dispatch_of(rows.k, unit_of(config), config.cp_size);
   return {std::move(q), std::move(k)};

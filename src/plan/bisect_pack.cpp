@@ -4,7 +4,7 @@
 // Some documents go whole to either rank, and what rows and area are then too many change hands as parts of documents
 // (pack_exchange.hpp). What that costs at least is known in closed form, so that of thousands of sets few must be
 // dealt.
-#include "plan/halve_pack.hpp"
+#include "plan/bisect_pack.hpp"
 
 #include <algorithm>
 #include <array>
@@ -302,8 +302,8 @@ bool is_causal_pack(std::span<const AttnSlice> slices) {
   return !slices.empty();
 }
 
-std::optional<std::vector<RankRun>> halve_pack(std::span<const AttnSlice> slices, int64_t num_rows, double tolerance,
-                                               const CutCost& cuts) {
+std::optional<std::vector<RankRun>> bisect_pack(std::span<const AttnSlice> slices, int64_t num_rows, double tolerance,
+                                                const CutCost& cuts) {
   PackHalver halver(slices, num_rows, tolerance, cuts);
   if (!halver.search()) return std::nullopt;
   return halver.runs(num_rows);
