@@ -141,7 +141,7 @@ def measure(packs, count, repeats, order, deterministic, with_table):
             spare=0.0,
             deterministic=deterministic,
             with_gradients=not packs.only_forward,
-            rows_without_keys=True,
+            allow_fully_masked_rows=True,
         )
         tabled_graph, _ = packs.captured(tabled, keys[0])
     figures = defaultdict(list)

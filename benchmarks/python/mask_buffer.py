@@ -69,7 +69,12 @@ def main():
 
     heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, "bfloat16")
     buffer = MaskBuffer(
-        rows, rows, heads, documents=arguments.documents, deterministic=exact, rows_without_keys=not arguments.all_see
+        rows,
+        rows,
+        heads,
+        documents=arguments.documents,
+        deterministic=exact,
+        allow_fully_masked_rows=not arguments.all_see,
     )
     borders = [packed(rng, rows, arguments.documents) for _ in range(arguments.packs + 3)]
     buffer.set(Mask.varlen(borders[0], causal=True))

@@ -125,7 +125,7 @@ void set(benchmark::State& state, const Case& c) {
   for (auto _ : state) {
     const Mask made(c.rows, c.rows, c.slices);
     TileList tiles;
-    Ahead beside([&] { tiles = schedule::build_tile_list(made.slices(), c.rows, c.rows, kPackedTile); });
+    AsyncTask beside([&] { tiles = schedule::build_tile_list(made.slices(), c.rows, c.rows, kPackedTile); });
     const schedule::WorkList work = schedule::make_work_list(backward_list(c, made.slices()), made.slices(), c.shape(),
                                                              {}, {}, {.calls = BackwardCalls::kDefault});
     beside.finish();

@@ -23,7 +23,7 @@ struct DistMaskCapacity {
   int64_t slices = 0;      ///< likewise; 0: as many as documents
   bool deterministic = false;
   AttnPasses passes = AttnPasses::kBoth;  ///< or kForward
-  bool rows_without_keys = true;          ///< as MaskCapacity::rows_without_keys
+  bool allow_fully_masked_rows = true;    ///< as MaskCapacity::allow_fully_masked_rows
 
   friend bool operator==(const DistMaskCapacity&, const DistMaskCapacity&) = default;
 };

@@ -15,7 +15,7 @@
 
 namespace tangram {
 
-class Ahead;
+class AsyncTask;
 
 /// The slices as `backend` wants them: with a tile list built for its tile shape, or as they are. The one place where
 /// plan's tile lists and backends meet. `arrivals`: keys that come late, in the order in which they come, for calls
@@ -55,7 +55,7 @@ class FlexAttention {
 
   /// Backward calls of this kind will come: what they need is made meanwhile, by a thread of the library, for the
   /// current device. forward() may be called beside it; all else waits. Does nothing for backends of host memory.
-  void prepare_backward_ahead(bool deterministic, bool plain = false);
+  void prepare_backward_async(bool deterministic, bool plain = false);
 
   /// As AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
@@ -79,7 +79,7 @@ class FlexAttention {
   bool gathers_ = true;                                  // until it is known that default calls gain nothing by it
   Lists ahead_lists_ = Lists::kDefault;
   std::shared_ptr<bool> ahead_gathers_;  // whether what is made ahead, of Lists::kGathered, turned out to be such
-  std::unique_ptr<Ahead> ahead_;         // the last member, which ends first
+  std::unique_ptr<AsyncTask> ahead_;     // the last member, which ends first
 };
 
 }  // namespace tangram

@@ -23,7 +23,7 @@ struct MaskCapacity {
   AttnPasses passes = AttnPasses::kBoth;
   /// Whether masks may contain fully masked query rows. If not, backward kernels skip a table lookup. Not with
   /// block_size, nor for masks that a GPU has computed.
-  bool rows_without_keys = true;
+  bool allow_fully_masked_rows = true;
   /// Above 0: masks are blocks of so many rows and keys or of a multiple, at most `slices` of them; `documents` are not
   /// asked. Calls take the kernels that gather small blocks, of head dims 64 and 128: tiles of 128 divided by the query
   /// heads that share them (the largest power of two in the query heads of a K/V head) must divide a block, and 16 the

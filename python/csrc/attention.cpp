@@ -54,8 +54,8 @@ class SharedFlexAttention final : public SharedAttention {
     }
     return bytes;
   }
-  void prepare_backward_ahead(bool deterministic, bool plain) {
-    run_alone([&] { attention_->prepare_backward_ahead(deterministic, plain); });
+  void prepare_backward_async(bool deterministic, bool plain) {
+    run_alone([&] { attention_->prepare_backward_async(deterministic, plain); });
   }
 
  private:
@@ -211,13 +211,14 @@ void bind_mask_buffer(nb::module_& m) {
                                          .slices = std::get<1>(capacity),
                                          .deterministic = deterministic,
                                          .passes = with_gradients ? AttnPasses::kBoth : AttnPasses::kForward,
-                                         .rows_without_keys = std::get<2>(capacity),
+                                         .allow_fully_masked_rows = std::get<2>(capacity),
                                          .block_size = blocks.first,
                                          .head_groups = blocks.second},
                                         std::move(backend));
           },
           "rows"_a, "heads"_a, "capacity"_a, "blocks"_a, "deterministic"_a, "with_gradients"_a, "backend"_a,
-          "rows: seqlen_q and seqlen_k. capacity: documents, slices, rows_without_keys. blocks: their size and head "
+          "rows: seqlen_q and seqlen_k. capacity: documents, slices, allow_fully_masked_rows. blocks: their size and "
+          "head "
           "groups.")
       .def(
           "set",
@@ -346,7 +347,7 @@ void bind_attention(nb::module_& m) {
            "The same of backward calls that are deterministic, or are not; plain: without softcap and sinks. Prepares "
            "what "
            "these need, once.")
-      .def("prepare_backward_ahead", &SharedFlexAttention::prepare_backward_ahead, "deterministic"_a = false,
+      .def("prepare_backward_async", &SharedFlexAttention::prepare_backward_async, "deterministic"_a = false,
            "plain"_a = false, "Has what such backward calls need on a GPU made by another thread meanwhile.")
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes,
                    "GPU memory that the object holds, as of its last pass.")

@@ -25,7 +25,7 @@ namespace tangram::python {
 
 namespace {
 
-/// kv_rows, sent_rows, stretches, documents, slices, rows_without_keys.
+/// kv_rows, sent_rows, stretches, documents, slices, allow_fully_masked_rows.
 using Capacity = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 
 class SharedDistMaskBuffer {
@@ -34,7 +34,7 @@ class SharedDistMaskBuffer {
                        bool with_gradients, std::shared_ptr<DeviceGroup> group, std::shared_ptr<Backend> backend)
       : backend_(std::move(backend)), gpus_(std::move(group)), num_heads_(like->config.heads.num_heads_q) {
     DistMaskCapacity room;
-    std::tie(room.kv_rows, room.sent_rows, room.stretches, room.documents, room.slices, room.rows_without_keys) =
+    std::tie(room.kv_rows, room.sent_rows, room.stretches, room.documents, room.slices, room.allow_fully_masked_rows) =
         capacity;
     room.deterministic = deterministic;
     if (!with_gradients) room.passes = AttnPasses::kForward;
@@ -125,7 +125,7 @@ class SharedDistMaskBuffer {
 Capacity capacity_of(const Plan& plan) {
   const DistMaskCapacity needed = capacity_for(plan);
   return {needed.kv_rows,   needed.sent_rows, needed.stretches,
-          needed.documents, needed.slices,    needed.rows_without_keys};
+          needed.documents, needed.slices,    needed.allow_fully_masked_rows};
 }
 
 }  // namespace

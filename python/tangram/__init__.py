@@ -61,7 +61,7 @@ from ._settings import Configuration, configuration, configure
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
 from .flex import AttnForwardMeta, flex_flash_attn_func
 from .mask_buffer import MaskBuffer
-from .planning import plan, plan_ahead
+from .planning import plan, plan_async
 from .tokens import check_token_errors, token_attn_func
 
 __version__ = VERSION
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         make_mask_key_after_dispatch,
         make_varlen_key_for_new_mask_after_dispatch,
         mask_key,
-        mask_key_ahead,
+        mask_key_async,
         roll,
         undispatch,
         varlen_key,
@@ -147,7 +147,7 @@ __all__ = [
     "make_mask_key_after_dispatch",
     "make_varlen_key_for_new_mask_after_dispatch",
     "mask_key",
-    "mask_key_ahead",
+    "mask_key_async",
     "roll",
     "undispatch",
     "varlen_key",
@@ -158,7 +158,7 @@ __all__ = [
     "memory_use",
     "set_cache_bytes",
     "plan",
-    "plan_ahead",
+    "plan_async",
     "token_attn_func",
 ]
 

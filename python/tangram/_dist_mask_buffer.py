@@ -117,7 +117,7 @@ class DistMaskBuffer:
         head_dim_v: int | None = None,
         deterministic: bool | None = None,
         with_gradients: bool = True,
-        rows_without_keys: bool | None = None,
+        allow_fully_masked_rows: bool | None = None,
         device: int | None = None,
         backend: str | None = None,
     ) -> None:
@@ -129,7 +129,7 @@ class DistMaskBuffer:
             dtype, head_dim_v: of q, k and v, and of v; None: as of k.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
-            rows_without_keys: whether keys may come whose masks leave tokens that see none, padding say; backward
+            allow_fully_masked_rows: whether keys may come whose masks leave tokens that see none, padding say; backward
                 passes ask no table of them if not. None: as those of `keys`.
             device: the number of this rank's GPU; None: the current one.
             backend: None takes the best for the device.
@@ -161,12 +161,14 @@ class DistMaskBuffer:
         self.capacity = {name: ceil(size * (1 + spare)) for name, size in zip(names, most, strict=True)}
         """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and
         slices, of which long ones count as several."""
-        self.rows_without_keys = bool(some_see_none) if rows_without_keys is None else bool(rows_without_keys)
+        self.allow_fully_masked_rows = (
+            bool(some_see_none) if allow_fully_masked_rows is None else bool(allow_fully_masked_rows)
+        )
         _cuda.require_no_capture("a buffer", "DistMaskBuffer")
         with Named("DistMaskBuffer"):
             self._core = _core.DistMaskBuffer(
                 plans[0],
-                (*self.capacity.values(), self.rows_without_keys),
+                (*self.capacity.values(), self.allow_fully_masked_rows),
                 self.deterministic,
                 self.with_gradients,
                 self.group.on_device(self.device),

@@ -12,7 +12,6 @@ from typing import Any, cast
 from torch import Tensor
 
 from . import _core
-from ._apart import made_apart
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
 from ._named import Named
 from ._prepared import masks_of_heads
@@ -20,6 +19,7 @@ from ._rows import prepare_rows
 from ._runtime_key import DistAttnRuntimeKey, PadSize, cache_of, plan_after, require_key
 from ._torch_group import known_group, torch_group
 from ._values import changed
+from ._worker_thread import run_on_worker
 from .errors import InvalidArgument
 from .planning import background
 
@@ -118,7 +118,7 @@ def _key(
     key = known or (None if ahead else cache.ahead.pop(name))
 
     def make() -> tuple[tuple[Any, ...], DistAttnRuntimeKey]:
-        own = tuple(m.cloned() for m in masks or (mask,))  # what stays lies apart (_apart.py)
+        own = tuple(m.cloned() for m in masks or (mask,))  # what stays lies apart (_worker_thread.py)
         all_padded = tuple(m.padded(m.seqlen_q + pad_q, m.seqlen_k + pad_k) for m in own)
         padded = all_padded[0]
         if (padded.seqlen_q == padded.seqlen_k) != (mask.seqlen_q == mask.seqlen_k):
@@ -134,7 +134,7 @@ def _key(
         return ((own[0] if masks is None else own), *name[1:]), key
 
     if key is None:
-        name, key = made_apart(make)
+        name, key = run_on_worker(make)
     if known is None:
         (cache.ahead if ahead else cache.keys).put(name, key)
     if not ahead:
@@ -192,7 +192,7 @@ def key_of_heads(
     return _key(mask, cp_group_or_mesh, heads, pad_size, config, None, _plan_anew)
 
 
-def mask_key_ahead(
+def mask_key_async(
     mask: Mask | Sequence[Mask],
     num_heads_q: int,
     num_heads_kv: int,
@@ -207,12 +207,12 @@ def mask_key_ahead(
 
     A later mask_key with equal arguments finds it made; it is not the most recent key before that.
     """
-    with Named("mask_key_ahead"):
+    with Named("mask_key_async"):
         heads = HeadConfig(num_heads_q, num_heads_kv, head_dim, head_dim)
         torch_group(cp_group_or_mesh)  # the first time collective, so not on another thread
 
     def make() -> DistAttnRuntimeKey:
-        with Named("mask_key_ahead"):
+        with Named("mask_key_async"):
             return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew, ahead=True)
 
     return background().submit(make)

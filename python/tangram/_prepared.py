@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from ._apart import made_apart
 from ._cache import BoundedCache
 from ._core import Backend, FlexAttention, HeadConfig, Mask
+from ._worker_thread import run_on_worker
 from .errors import InvalidArgument
 from .mask_buffer import MaskBuffer, MaskOfBuffer
 
@@ -209,7 +209,7 @@ def prepared(
                 return FlexAttention(mask, config, backend)
             return FlexAttention(list(mask), config, backend)
 
-        attention = make() if backend.on_gpu else made_apart(make)
+        attention = make() if backend.on_gpu else run_on_worker(make)
         if backend.on_gpu:
             new[:] = [attention]
         _by_mask.put(by_mask, attention)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from . import _cuda
-from ._apart import made_apart
 from ._core import RowRuns
+from ._worker_thread import run_on_worker
 
 INDEX_BYTES = 4
 _FEW = 32
@@ -74,7 +74,7 @@ class RowTable:
         if device.type == "cuda":
             return self._on_gpu(device).for_current_stream()
         if self._on_host is None:
-            self._on_host = made_apart(lambda: written(self._runs, self._dtype, torch.device("cpu")))
+            self._on_host = run_on_worker(lambda: written(self._runs, self._dtype, torch.device("cpu")))
         return self._on_host.to(device)
 
     def copy_at(self, device: torch.device) -> Tensor:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from . import _cuda
-from ._apart import made_apart
 from ._core import ShardMoves
 from ._named import Named
 from ._row_picks import INDEX_BYTES, RowPicks, written
 from ._runtime_key import DistAttnRuntimeKey, Rows, Side, require_key
 from ._torch_pass import require_no_transform
+from ._worker_thread import run_on_worker
 from .errors import InvalidArgument
 
 IGNORED = -100
@@ -102,7 +102,7 @@ def _moves(key: DistAttnRuntimeKey, side: Side, name: Any, moves_of: Callable[[R
     if known is None:
         if len(rows.derived) >= _MOVES:
             rows.derived.clear()
-        known = rows.derived.setdefault(name, made_apart(lambda: _Moves(moves_of(rows), rows.fingerprint)))
+        known = rows.derived.setdefault(name, run_on_worker(lambda: _Moves(moves_of(rows), rows.fingerprint)))
         key.has_grown()
     return known
 
@@ -113,7 +113,7 @@ def _gather_moves(key: DistAttnRuntimeKey, side: Side) -> _Moves:
 
 def prepare_rows(key: DistAttnRuntimeKey) -> None:
     """What dispatch and undispatch ask of a key, microseconds of work: made on the thread that makes the key, since
-    what stays must not lie among the tensors of a step (_apart.py)."""
+    what stays must not lie among the tensors of a step (_worker_thread.py)."""
     for side in SIDES:
         _gather_moves(key, side)
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from . import _core, _cuda
-from ._apart import made_apart
 from ._backends import backend_named
 from ._cache import BoundedCache
 from ._core import (
@@ -33,6 +32,7 @@ from ._row_picks import RowPicks, RowTable
 from ._torch_group import TorchGroup, known_groups
 from ._torch_pass import _NAMES
 from ._values import changed
+from ._worker_thread import run_on_worker
 from .errors import Error, InvalidArgument
 
 KEYS_PER_GROUP = 128
@@ -184,7 +184,7 @@ class DistAttnRuntimeKey:
             self._make_attention, dtype, head_dim_v, backend, device, row_sinks, results, keeps and device >= 0
         )
         if device < 0:
-            made = self._attention.setdefault(name, made_apart(make))
+            made = self._attention.setdefault(name, run_on_worker(make))
             self.has_grown()
             return made
         on_gpu = cache_of(self.group).on_gpu
@@ -270,7 +270,7 @@ class DistAttnRuntimeKey:
             return self._rows.setdefault("k", self.rows("q"))
         dispatch = self.plan.q_dispatch if side == "q" else self.plan.k_dispatch
         total = self.total_seqlen_q if side == "q" else self.total_seqlen_k
-        made = self._rows.setdefault(side, made_apart(lambda: Rows(dispatch, total, self.rank)))
+        made = self._rows.setdefault(side, run_on_worker(lambda: Rows(dispatch, total, self.rank)))
         self.has_grown()
         return made
 

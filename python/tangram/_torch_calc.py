@@ -134,7 +134,7 @@ def _calc(
             place,
         )
     finally:
-        _workspace.give_back(space)
+        _workspace.release(space)
     return out, lse, peaks
 
 
@@ -183,7 +183,7 @@ def _calc_backward(
             place,
         )
     finally:
-        _workspace.give_back(space)
+        _workspace.release(space)
     if sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(sink.dtype)

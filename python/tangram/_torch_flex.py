@@ -78,7 +78,7 @@ def _begin_backward(
     except IndexError:  # another thread was here
         return
     if attention_is_new and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        attention.prepare_backward_ahead(options.deterministic, plain)  # type: ignore[union-attr]
+        attention.prepare_backward_async(options.deterministic, plain)  # type: ignore[union-attr]
 
 
 def attend(

@@ -133,7 +133,7 @@ def _forward(
     try:
         call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, stream, place)
     finally:
-        _workspace.give_back(space)
+        _workspace.release(space)
     return (out, lse) if peaks is None else (out, lse, peaks)
 
 
@@ -157,7 +157,7 @@ def _backward(
             q, k, v, out, lse, dout, dq, dk, dv, dsink, sink, call.sink_layout, call.options, stream, place
         )
     finally:
-        _workspace.give_back(space)
+        _workspace.release(space)
     return dq, dk, dv, dsink
 
 

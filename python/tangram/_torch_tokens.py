@@ -64,7 +64,7 @@ class _Tokens(torch.autograd.Function):
         try:
             calls.forward(q, k, v, lists.data_ptr(), out, lse, options, stream, place)
         finally:
-            _workspace.give_back(space)
+            _workspace.release(space)
         ctx.save_for_backward(q, k, v, lists, out, lse)
         ctx.calls, ctx.options = calls, options
         ctx.mark_non_differentiable(lse)
@@ -94,7 +94,7 @@ def _gradients(
     try:
         calls.backward(q, k, v, lists.data_ptr(), out, lse, dout, dq, dk, dv, options, stream, place)
     finally:
-        _workspace.give_back(space)
+        _workspace.release(space)
     return dq, dk, dv
 
 

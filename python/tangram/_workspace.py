@@ -39,7 +39,7 @@ def _rounded(num_bytes: int, device: int) -> int:
 
 
 def take(num_bytes: int, tensor: Tensor, stream: int) -> tuple[Tensor | int | None, Place]:
-    """Memory beside `tensor` for a call on `stream`, the current one: what give_back wants once it is enqueued, and
+    """Memory beside `tensor` for a call on `stream`, the current one: what release wants once it is enqueued, and
     where it lies."""
     if num_bytes == 0:
         return _NONE
@@ -52,7 +52,7 @@ def take(num_bytes: int, tensor: Tensor, stream: int) -> tuple[Tensor | int | No
     return space, (space.data_ptr(), num_bytes)
 
 
-def give_back(space: Tensor | int | None) -> None:
+def release(space: Tensor | int | None) -> None:
     """Later calls on the stream may have it."""
     if type(space) is int:
         _raw_delete(space)

@@ -29,7 +29,7 @@ from ._keys import (
     make_mask_key_after_dispatch,
     make_varlen_key_for_new_mask_after_dispatch,
     mask_key,
-    mask_key_ahead,
+    mask_key_async,
 )
 from ._named import rename
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
@@ -87,7 +87,7 @@ __all__ = [
     "make_mask_key_after_dispatch",
     "make_varlen_key_for_new_mask_after_dispatch",
     "mask_key",
-    "mask_key_ahead",
+    "mask_key_async",
     "roll",
     "undispatch",
     "varlen_key",
@@ -138,7 +138,7 @@ class _CalcAttn(torch.autograd.Function):
                 place,
             )
         finally:
-            _workspace.give_back(space)
+            _workspace.release(space)
         if call.without is not None:
             call.number = call.attention.latest_kept
         ctx.save_for_backward(q, k, v, sink, out, lse)
@@ -194,7 +194,7 @@ def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, 
             place,
         )
     finally:
-        _workspace.give_back(space)
+        _workspace.release(space)
     return dq, dk, dv, dsink, None
 
 

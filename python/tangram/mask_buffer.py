@@ -83,7 +83,7 @@ class MaskBuffer:
         *,
         documents: int = 64,
         slices: int = 0,
-        rows_without_keys: bool = True,
+        allow_fully_masked_rows: bool = True,
         blocks: int = 0,
         head_groups: int = 1,
         deterministic: bool | None = None,
@@ -97,7 +97,7 @@ class MaskBuffer:
             documents: maximum number of packed documents (row ranges that share no keys). Each adds one tile of 64
                 queries to the backward workspace: 33 KB per query head of dim 128.
             slices: of a mask, at most; 0: as many as documents.
-            rows_without_keys: whether masks may contain fully masked rows of q, such as padding. False saves the
+            allow_fully_masked_rows: whether masks may contain fully masked rows of q, such as padding. False saves the
                 backward kernel a table lookup in each step. Masks that a GPU has computed
                 need True, and so do `blocks`.
             blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
@@ -135,7 +135,7 @@ class MaskBuffer:
             self._core = _core.MaskBuffer(
                 (seqlen_q, seqlen_k),
                 heads,
-                (documents, slices, bool(rows_without_keys)),
+                (documents, slices, bool(allow_fully_masked_rows)),
                 (blocks, head_groups),
                 self.deterministic,
                 self.with_gradients,

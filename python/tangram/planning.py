@@ -66,7 +66,7 @@ def background() -> ThreadPoolExecutor:
         return _pool
 
 
-def plan_ahead(
+def plan_async(
     mask: Mask | Sequence[Mask],
     cp_size: int,
     *,
@@ -79,7 +79,7 @@ def plan_ahead(
     """
 
     def make() -> Plan:
-        with Named("plan_ahead"):
+        with Named("plan_async"):
             return plan(mask, cp_size, heads=heads, config=config)
 
     return background().submit(make)

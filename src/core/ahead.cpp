@@ -18,7 +18,7 @@
 
 namespace tangram {
 
-struct Ahead::Task {
+struct AsyncTask::Task {
   enum State : int { kWaits, kRuns, kDone };
 
   /// Whether nobody else has begun it.
@@ -52,11 +52,11 @@ struct Ahead::Task {
 };
 
 /// Never destroyed: they may wait when the process ends.
-class AheadThreads {
+class AsyncTaskThreads {
  public:
-  static AheadThreads& get() {
-    static AheadThreads* const instance = [] {
-      auto* made = new AheadThreads;
+  static AsyncTaskThreads& get() {
+    static AsyncTaskThreads* const instance = [] {
+      auto* made = new AsyncTaskThreads;
       // Before the libraries that their work calls are gone. A child of a fork has no such threads.
       std::atexit([] { get().stop(); });
       return made;
@@ -64,7 +64,7 @@ class AheadThreads {
     return *instance;
   }
 
-  void add(std::shared_ptr<Ahead::Task> task) {
+  void add(std::shared_ptr<AsyncTask::Task> task) {
     if (process_ != getpid()) return;  // whoever needs it does it
     const std::lock_guard lock(mutex_);
     if (stops_) return;
@@ -84,7 +84,7 @@ class AheadThreads {
       any_.wait(lock, [&] { return stops_ || !tasks_.empty(); });
       --num_idle_;
       if (stops_) return;
-      const std::shared_ptr<Ahead::Task> task = std::move(tasks_.front());
+      const std::shared_ptr<AsyncTask::Task> task = std::move(tasks_.front());
       tasks_.pop_front();
       lock.unlock();
       if (task->begin()) task->run();
@@ -104,19 +104,19 @@ class AheadThreads {
   const pid_t process_ = getpid();
   std::mutex mutex_;
   std::condition_variable any_;
-  std::deque<std::shared_ptr<Ahead::Task>> tasks_;
+  std::deque<std::shared_ptr<AsyncTask::Task>> tasks_;
   bool stops_ = false;
   const size_t most_ = std::clamp(std::thread::hardware_concurrency(), 2u, 16u) - 1;
   size_t num_idle_ = 0;
   std::vector<std::thread> threads_;  // as many as there was work for at once
 };
 
-Ahead::Ahead(std::function<void()> work) : task_(std::make_shared<Task>()) {
+AsyncTask::AsyncTask(std::function<void()> work) : task_(std::make_shared<Task>()) {
   task_->work = std::move(work);
-  AheadThreads::get().add(task_);
+  AsyncTaskThreads::get().add(task_);
 }
 
-Ahead::~Ahead() {
+AsyncTask::~AsyncTask() {
   if (task_->begin()) {
     task_->end();
   } else {
@@ -124,7 +124,7 @@ Ahead::~Ahead() {
   }
 }
 
-void Ahead::finish() {
+void AsyncTask::finish() {
   if (task_->begin()) {
     task_->run();
   } else {

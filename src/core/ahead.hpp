@@ -12,20 +12,20 @@ namespace tangram {
 /// Owns a piece of work that a thread of the library does unless the one who needs it comes first: then it is done
 /// there and then, so that nothing ever depends on other threads. For work of a few milliseconds at most. Used by one
 /// thread at a time.
-class Ahead {
+class AsyncTask {
  public:
   /// Hands `work` to the threads, of which there are fewer than processors, and none before there is work.
-  explicit Ahead(std::function<void()> work);
+  explicit AsyncTask(std::function<void()> work);
   /// Work that has not begun is forgotten; what has begun, waited for.
-  ~Ahead();
-  Ahead(const Ahead&) = delete;
-  Ahead& operator=(const Ahead&) = delete;
+  ~AsyncTask();
+  AsyncTask(const AsyncTask&) = delete;
+  AsyncTask& operator=(const AsyncTask&) = delete;
 
   /// Returns when the work is done, by this thread unless the other has begun it. Throws what it threw.
   void finish();
 
  private:
-  friend class AheadThreads;
+  friend class AsyncTaskThreads;
   struct Task;
   std::shared_ptr<Task> task_;
 };

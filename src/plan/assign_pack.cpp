@@ -57,7 +57,7 @@ class Deal {
   void search_all(size_t first, size_t last) {
     if (last - first == 1) return search(first);
     const size_t middle = (first + last + 1) / 2;
-    Ahead others([this, middle, last] { search_all(middle, last); });
+    AsyncTask others([this, middle, last] { search_all(middle, last); });
     search_all(first, middle);
     others.finish();
   }

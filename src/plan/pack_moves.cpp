@@ -78,7 +78,7 @@ bool PackSearch::is_hopeless() {
 }
 
 // What rank b_ gives for what it has got, so that rows and areas of both fit best.
-void PackSearch::give_back() {
+void PackSearch::release() {
   const auto a = static_cast<size_t>(a_);
   const auto b = static_cast<size_t>(b_);
   const std::vector<Place>& pieces = of_rank_[b];
@@ -179,7 +179,7 @@ void PackSearch::propose_in_split() {
       if ((dice >> 8) % 4 == 0) b_ = random_below(static_cast<size_t>(pack_.cp_size));
       if (a_ != b_) give_part({document, piece, pieces.begin_of(piece), pieces.end_of(piece)}, b_);
   }
-  if ((dice >> 16) % 4 != 0) give_back();
+  if ((dice >> 16) % 4 != 0) release();
 }
 
 // From the rank that is off most to another.
@@ -202,7 +202,7 @@ void PackSearch::propose_mending() {
   const std::vector<Place>& pieces = of_rank_[static_cast<size_t>(a_)];
   if (a_ == b_ || pieces.empty()) return;
   give_part(pieces[static_cast<size_t>(random_below(pieces.size()))], b_);
-  if ((dice >> 8) % 4 != 0) give_back();
+  if ((dice >> 8) % 4 != 0) release();
 }
 
 // Any piece to any rank.
@@ -212,7 +212,7 @@ void PackSearch::propose_swap() {
   const std::vector<Place>& pieces = of_rank_[static_cast<size_t>(a_)];
   if (a_ == b_ || pieces.empty()) return;
   give_part(pieces[static_cast<size_t>(random_below(pieces.size()))], b_);
-  if (random() % 4 != 0) give_back();
+  if (random() % 4 != 0) release();
 }
 
 void PackSearch::propose() {

@@ -140,7 +140,7 @@ class PackSearch {
   void shift_cut(int document, int piece);
   void give_part(const Place& place, int to);
   void give_all(int document, int from, int to);
-  void give_back();
+  void release();
   bool is_hopeless();
   void add_move(const Place& place, int32_t begin, int32_t end, int to);
   int32_t whole_tiles(int32_t row) const { return (row + tile_ / 2) & -tile_; }

@@ -132,7 +132,7 @@ class Refiner {
   bool shift_cut(int run, int other);
   void give_all(size_t component, int from, int to);
   void give_part(int run, int to);
-  void give_back();
+  void release();
   bool add_move(int run, int begin, int end, int to);
   int random_run(int rank) {
     const std::vector<int>& runs = list_.of_rank(rank);

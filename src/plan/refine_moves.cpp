@@ -90,7 +90,7 @@ bool Refiner::shift_cut(int run, int other) {
 }
 
 // Runs of rank b_ that go to rank a_, so that rows and areas of both fit best.
-void Refiner::give_back() {
+void Refiner::release() {
   int64_t chunks = 0;  // that b_ has too many
   int64_t gained = 0;
   for (const Move& move : moves_) {
@@ -183,7 +183,7 @@ bool Refiner::propose_in_split() {
         give_part(run, b_);
     }
   }
-  if ((dice >> 16) % 4 != 0) give_back();
+  if ((dice >> 16) % 4 != 0) release();
   return true;
 }
 
@@ -217,7 +217,7 @@ bool Refiner::propose_mending() {
   const int run = random_run(a_);
   if (run < 0) return false;
   give_part(run, b_);
-  if ((dice >> 8) % 4 != 0) give_back();
+  if ((dice >> 8) % 4 != 0) release();
   return true;
 }
 
@@ -249,7 +249,7 @@ bool Refiner::propose_relief(int overloaded) {
   const int size = 1 + static_cast<int>(std::min(wanted, static_cast<double>(list_[run].size() - 1)));
   const int begin = (dice >> 8) % 2 == 0 ? list_[run].begin : list_[run].end - size;
   add_move(run, begin, begin + size, b_);
-  give_back();
+  release();
   return true;
 }
 
@@ -273,7 +273,7 @@ bool Refiner::propose_swap() {
       run = (dice >> 8) % 2 == 0 ? list_[run].before : list_[run].after;
     }
   }
-  if ((dice >> 16) % 4 != 0) give_back();
+  if ((dice >> 16) % 4 != 0) release();
   return true;
 }
 

@@ -186,7 +186,7 @@ int64_t FlexAttention::device_bytes() const {
 FlexAttention::FlexAttention(FlexAttention&& other) noexcept = default;
 FlexAttention::~FlexAttention() = default;
 
-void FlexAttention::prepare_backward_ahead(bool deterministic, bool plain) {
+void FlexAttention::prepare_backward_async(bool deterministic, bool plain) {
   const Lists lists = lists_of(deterministic, plain);
   if (is_prepared(lists) || ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
   // What it uses stays where it is when the object is moved.
@@ -194,7 +194,7 @@ void FlexAttention::prepare_backward_ahead(bool deterministic, bool plain) {
   for (const auto& one : prepared_) prepared.push_back(one.get());
   ahead_lists_ = lists;
   ahead_gathers_ = std::make_shared<bool>(false);
-  ahead_ = std::make_unique<Ahead>(
+  ahead_ = std::make_unique<AsyncTask>(
       on_current_device([backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)),
                          shape = shape_, lists, gathers = ahead_gathers_] {
         *gathers = lists == Lists::kGathered && backend->prepare_gathered_backward(*prepared[0]);
@@ -204,7 +204,7 @@ void FlexAttention::prepare_backward_ahead(bool deterministic, bool plain) {
 
 void FlexAttention::finish_ahead() {
   if (ahead_ == nullptr) return;
-  const std::unique_ptr<Ahead> ahead = std::move(ahead_);  // what fails is tried again by the next call
+  const std::unique_ptr<AsyncTask> ahead = std::move(ahead_);  // what fails is tried again by the next call
   ahead->finish();
   if (ahead_lists_ == Lists::kGathered) gathers_ = *ahead_gathers_;
   set_prepared(ahead_lists_ == Lists::kGathered && !gathers_ ? Lists::kDefault : ahead_lists_);

@@ -72,9 +72,9 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
       "MaskBuffer: blocks must not be of deterministic calls, since kernels that gather add gradients of keys in any "
       "order; a buffer without block_size, or a mask of its own, may be (got deterministic=true)");
   require(
-      capacity.rows_without_keys,
+      capacity.allow_fully_masked_rows,
       "MaskBuffer: blocks must be allowed rows that see no key, which kernels that gather find without a table (got "
-      "rows_without_keys=false)");
+      "allow_fully_masked_rows=false)");
   require(capacity.head_groups > 0 && shape.num_heads_kv % capacity.head_groups == 0,
           "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
           capacity.head_groups, shape.num_heads_kv);

@@ -84,9 +84,10 @@ void check_is_blocks(const MaskData& data) {
 
 void check_capacity(const MaskData& data, const AttnShape& shape, const MaskCapacity& room) {
   if (room.block_size > 0) check_is_blocks(data);
-  require(room.rows_without_keys,
-          "MaskBuffer: device masks need rows_without_keys=true, since the host cannot rule out fully masked rows (got "
-          "rows_without_keys=false)");
+  require(room.allow_fully_masked_rows,
+          "MaskBuffer: device masks need allow_fully_masked_rows=true, since the host cannot rule out fully masked "
+          "rows (got "
+          "allow_fully_masked_rows=false)");
   if (const auto* documents = std::get_if<CuSeqlens>(&data)) check(*documents, room.slices);
   if (const auto* table = std::get_if<BlockTable>(&data)) {
     check(*table, shape, std::max<int64_t>(room.block_size, 1), room.slices);

@@ -68,7 +68,7 @@ struct Walk {
 };
 
 /// What kernels must know of a mask beside its lists.
-struct BackwardFacts {
+struct BackwardMaskInfo {
   int32_t num_work_tiles = 0;
   Walk walk;
   bool zeroed_sums = true;  ///< dq is added to zeros, else the first addition stores

@@ -99,7 +99,7 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
     }
   }
   Offsets at;
-  at.take<BackwardFacts>(1);
+  at.take<BackwardMaskInfo>(1);
   q_tiles_ = at.take<QueryTile>(num_q_tiles_);
   covered_queries_ = at.take<uint64_t>(num_q_tiles_);
   forward_work_tiles_ = at.take<MaskTile>(num_forward_work_tiles_);
@@ -128,15 +128,15 @@ void ImageLayout::check(const TileList& forward, const WorkList& backward) const
   require_room("items of keys", size(backward.work_tiles), num_backward_work_tiles_, "documents", capacity_.documents);
   need("runs of queries", size(backward.runs), num_backward_runs_);
   need("turns of runs", size(backward.dq_order_segments), num_turn_segments_);
-  require(capacity_.rows_without_keys || backward.covered_queries.empty(),
+  require(capacity_.allow_fully_masked_rows || backward.covered_queries.empty(),
           "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
-          "rows_without_keys=false)");
+          "allow_fully_masked_rows=false)");
 }
 
 size_t ImageLayout::write(std::byte* to, const TileList& forward, const WorkList& backward) const {
   const Writer image{to};
-  *reinterpret_cast<BackwardFacts*>(to + facts()) = {static_cast<int32_t>(backward.work_tiles.size()), backward.walk,
-                                                     backward.zeroed_sums};
+  *reinterpret_cast<BackwardMaskInfo*>(to + facts()) = {static_cast<int32_t>(backward.work_tiles.size()), backward.walk,
+                                                        backward.zeroed_sums};
   const auto used = static_cast<int64_t>(backward.q_tiles.size());
   const auto end = static_cast<int32_t>(seqlen_q_);
   image.put(q_tiles_, backward.q_tiles);

@@ -16,10 +16,10 @@
 namespace tangram {
 namespace {
 
-TEST(Ahead, WorkIsDoneOnceWhoeverDoesIt) {
+TEST(AsyncTask, WorkIsDoneOnceWhoeverDoesIt) {
   for (int round = 0; round < 2000; ++round) {
     int done = 0;  // by one thread, whose writes the other sees
-    Ahead ahead([&] { ++done; });
+    AsyncTask ahead([&] { ++done; });
     if (round % 3 == 0) std::this_thread::yield();
     ahead.finish();
     ASSERT_EQ(done, 1);
@@ -28,18 +28,18 @@ TEST(Ahead, WorkIsDoneOnceWhoeverDoesIt) {
   }
 }
 
-TEST(Ahead, SomebodyBeginsItWithoutBeingAsked) {
+TEST(AsyncTask, SomebodyBeginsItWithoutBeingAsked) {
   std::atomic<bool> done = false;
-  const Ahead ahead([&] { done = true; });
+  const AsyncTask ahead([&] { done = true; });
   while (!done) std::this_thread::yield();
 }
 
-TEST(Ahead, WhatIsGivenUpIsForgottenOrWaitedFor) {
+TEST(AsyncTask, WhatIsGivenUpIsForgottenOrWaitedFor) {
   std::atomic<int> running = 0;
   auto held = std::make_shared<int>(0);
   for (int round = 0; round < 2000; ++round) {
     {
-      const Ahead ahead([&running, held] {
+      const AsyncTask ahead([&running, held] {
         ++running;
         std::this_thread::yield();
         --running;
@@ -52,18 +52,18 @@ TEST(Ahead, WhatIsGivenUpIsForgottenOrWaitedFor) {
   EXPECT_EQ(held.use_count(), 1);
 }
 
-TEST(Ahead, TheOneWhoNeedsItGetsTheError) {
+TEST(AsyncTask, TheOneWhoNeedsItGetsTheError) {
   for (int round = 0; round < 200; ++round) {
-    Ahead ahead([] { throw std::runtime_error("no"); });
+    AsyncTask ahead([] { throw std::runtime_error("no"); });
     EXPECT_THROW(ahead.finish(), std::runtime_error);
     EXPECT_THROW(ahead.finish(), std::runtime_error);
   }
 }
 
 // Loaders of training data are forked at any time.
-TEST(Ahead, AChildOfAForkWaitsForNoThread) {
+TEST(AsyncTask, AChildOfAForkWaitsForNoThread) {
   std::atomic<bool> begun = false, goes_on = false;
-  auto ahead = std::make_unique<Ahead>([&] {
+  auto ahead = std::make_unique<AsyncTask>([&] {
     begun = true;
     while (!goes_on) std::this_thread::yield();
   });
@@ -72,7 +72,7 @@ TEST(Ahead, AChildOfAForkWaitsForNoThread) {
   if (child == 0) {
     ahead.reset();
     int done = 0;
-    Ahead([&] { ++done; }).finish();
+    AsyncTask([&] { ++done; }).finish();
     _exit(done == 1 ? 0 : 1);
   }
   int status = -1;
@@ -82,10 +82,10 @@ TEST(Ahead, AChildOfAForkWaitsForNoThread) {
   ahead->finish();
 }
 
-TEST(Ahead, ManyAtOnce) {
+TEST(AsyncTask, ManyAtOnce) {
   std::vector<int> done(300);
-  std::vector<std::unique_ptr<Ahead>> all;
-  for (int& one : done) all.push_back(std::make_unique<Ahead>([&one] { ++one; }));
+  std::vector<std::unique_ptr<AsyncTask>> all;
+  for (int& one : done) all.push_back(std::make_unique<AsyncTask>([&one] { ++one; }));
   for (auto it = all.rbegin(); it != all.rend(); ++it) (*it)->finish();
   EXPECT_EQ(done, std::vector<int>(300, 1));
 }

@@ -66,7 +66,7 @@ def test_plans():
         plan = tangram.plan(masks, 2, heads=heads, config=config)
         assert plan.mask.area == sum(mask.area for mask in masks)
         assert "2 of as many head groups, 128 x 128 rows" in plan.explain()
-        assert plan == tangram.plan_ahead(tuple(masks), 2, heads=heads, config=config).result(timeout=60)
+        assert plan == tangram.plan_async(tuple(masks), 2, heads=heads, config=config).result(timeout=60)
         assert plan.q_dispatch == tangram.plan(masks[0], 2, heads=heads).q_dispatch
         with pytest.raises(ValueError, match="cannot be pickled"):
             pickle.dumps(plan)

@@ -13,8 +13,8 @@ import pytest
 
 import tangram
 from tangram import InvalidArgument, _memory, _prepared
-from tangram._apart import made_apart
 from tangram._cache import BoundedCache
+from tangram._worker_thread import run_on_worker
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "python" / "memory_of_masks.py"
 
@@ -172,11 +172,11 @@ def test_wrong_names_and_bytes_are_refused():
 
 
 def test_what_is_made_apart_is_made_on_one_other_thread():
-    first, second = made_apart(threading.current_thread), made_apart(threading.current_thread)
+    first, second = run_on_worker(threading.current_thread), run_on_worker(threading.current_thread)
     assert first is second is not threading.current_thread()
-    assert made_apart(lambda: made_apart(threading.current_thread)) is first
+    assert run_on_worker(lambda: run_on_worker(threading.current_thread)) is first
     with pytest.raises(ZeroDivisionError):
-        made_apart(lambda: 1 // 0)
+        run_on_worker(lambda: 1 // 0)
 
 
 def test_a_wait_that_is_interrupted_leaves_the_next_one_right():
@@ -187,17 +187,17 @@ def test_a_wait_that_is_interrupted_leaves_the_next_one_right():
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(KeyboardInterrupt):
-            made_apart(lambda: time.sleep(0.3) or "late")
+            run_on_worker(lambda: time.sleep(0.3) or "late")
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert made_apart(lambda: "next") == "next"
+    assert run_on_worker(lambda: "next") == "next"
 
 
 def test_a_thread_that_ends_takes_its_other_thread_along():
     others = []
 
     def ask():
-        others.append(made_apart(threading.current_thread))
+        others.append(run_on_worker(threading.current_thread))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -209,10 +209,10 @@ def test_a_thread_that_ends_takes_its_other_thread_along():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_of_a_fork_makes_threads_of_its_own():
-    made_apart(threading.current_thread)
+    run_on_worker(threading.current_thread)
     child = os.fork()
     if child == 0:
-        os._exit(0 if made_apart(lambda: 7) == 7 else 1)
+        os._exit(0 if run_on_worker(lambda: 7) == 7 else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -197,7 +197,7 @@ def test_explain_names_what_matters():
 
 def test_plans_are_cached_and_planned_ahead():
     mask = Mask.varlen([0, 700, 4096])
-    ahead = tangram.plan_ahead(mask, 8)
+    ahead = tangram.plan_async(mask, 8)
     assert ahead.result(timeout=60) == tangram.plan(mask, 8)
     cache = tangram.PlanCache(capacity=2)
     config = DistAttnConfig(cp_size=2)

@@ -33,7 +33,7 @@ def test_a_larger_one_is_followed_by_those_that_fit_into_it():
 def test_what_needs_nothing_takes_nothing():
     space, place = _workspace.take(0, torch.empty(1), 0)
     assert space is None and place == (0, 0)
-    _workspace.give_back(space)
+    _workspace.release(space)
 
 
 def test_memory_has_the_size_that_was_asked_for_and_is_given_back_by_its_address(monkeypatch):
@@ -41,7 +41,7 @@ def test_memory_has_the_size_that_was_asked_for_and_is_given_back_by_its_address
     monkeypatch.setattr(_workspace, "_raw_delete", given.append)
     space, (address, num_bytes) = _workspace.take(5000, torch.empty(1), 0)
     assert num_bytes >= 5000 and address == space.data_ptr()
-    _workspace.give_back(space)
+    _workspace.release(space)
     assert given == []  # a tensor ends by itself
-    _workspace.give_back(4096)
+    _workspace.release(4096)
     assert given == [4096]

@@ -198,14 +198,14 @@ TEST(MaskBufferOnTheHost, RefusesMasksThatAGpuHasNoRoomFor) {
             "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 6 query blocks of up to "
             "2 blocks, room for 11 blocks)");
   EXPECT_EQ(refusal({}, blocks(1, 8)), "MaskBuffer::set_blocks: block_size must be at least 16 (got block_size=8)");
-  EXPECT_EQ(
-      refusal({.rows_without_keys = false}, blocks(2, 16)),
-      "MaskBuffer: device masks need rows_without_keys=true, since the host cannot rule out fully masked rows (got "
-      "rows_without_keys=false)");
-  EXPECT_EQ(refusal({.rows_without_keys = false}, [&](MaskBuffer& b) { b.set(Mask(kRows, kRows, {})); }),
+  EXPECT_EQ(refusal({.allow_fully_masked_rows = false}, blocks(2, 16)),
+            "MaskBuffer: device masks need allow_fully_masked_rows=true, since the host cannot rule out fully masked "
+            "rows (got "
+            "allow_fully_masked_rows=false)");
+  EXPECT_EQ(refusal({.allow_fully_masked_rows = false}, [&](MaskBuffer& b) { b.set(Mask(kRows, kRows, {})); }),
             "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
-            "rows_without_keys=false)");
-  MaskBuffer covered(kShape, {.rows_without_keys = false}, *backend);
+            "allow_fully_masked_rows=false)");
+  MaskBuffer covered(kShape, {.allow_fully_masked_rows = false}, *backend);
   covered.set(causal_mask(kRows, kRows));
 }
 
@@ -218,7 +218,7 @@ TEST(MaskBufferOnTheHost, RefusesBlocksThatAGpuDoesNotTake) {
             "MaskBuffer: blocks must be multiples of 16 rows, the queries of a tile or 16 keys (got block_size=24)");
   EXPECT_NE(made({.deterministic = true, .block_size = 16}).find("must not be of deterministic calls"),
             std::string::npos);
-  EXPECT_NE(made({.rows_without_keys = false, .block_size = 16}).find("must be allowed rows that see no key"),
+  EXPECT_NE(made({.allow_fully_masked_rows = false, .block_size = 16}).find("must be allowed rows that see no key"),
             std::string::npos);
   EXPECT_EQ(made({.deterministic = true, .block_size = 128}), "nothing was thrown")
       << "kernels that do not gather take these";

@@ -129,9 +129,9 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
             "any order; a buffer without block_size, or a mask of its own, may be (got deterministic=true)");
   EXPECT_EQ(refused([](BlockCase& c) { c.capacity.head_groups = 3; }),
             "MaskBuffer: head_groups must divide num_heads_kv (got head_groups=3, num_heads_kv=2)");
-  EXPECT_EQ(refused([](BlockCase& c) { c.capacity.rows_without_keys = false; }),
+  EXPECT_EQ(refused([](BlockCase& c) { c.capacity.allow_fully_masked_rows = false; }),
             "MaskBuffer: blocks must be allowed rows that see no key, which kernels that gather find without a table "
-            "(got rows_without_keys=false)");
+            "(got allow_fully_masked_rows=false)");
 }
 
 // Whatever the mask, items are as many: of each tile of keys every query head is in one, with all steps that its mask

@@ -96,7 +96,7 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
       const size_t bytes = layout.write(image, lists.forward, work);
       ASSERT_LE(bytes, layout.bytes());
       std::fill(image + bytes, image + layout.bytes(), std::byte{0xff});  // is not copied
-      const auto& facts = *at<BackwardFacts>(image, layout.facts());
+      const auto& facts = *at<BackwardMaskInfo>(image, layout.facts());
       EXPECT_EQ(facts.num_work_tiles, static_cast<int32_t>(work.work_tiles.size()));
       EXPECT_EQ(facts.walk.descending, work.walk.descending);
       EXPECT_EQ(facts.walk.heads_innermost, work.walk.heads_innermost);
@@ -153,7 +153,7 @@ TEST(MaskImage, RefusesWhatHasNoRoomAndNamesIt) {
 }
 
 TEST(MaskImage, RefusesRowsWithoutKeysWhereThereAreToBeNone) {
-  const ImageLayout layout(kShape, kForward, kBackward, {.rows_without_keys = false});
+  const ImageLayout layout(kShape, kForward, kBackward, {.allow_fully_masked_rows = false});
   const auto message = [&](const Range& queries) {
     const Lists lists = lists_of({AttnSlice::full(queries, {0, kRows})}, BackwardCalls::kDefault);
     return support::message_of<InvalidArgument>([&] { layout.check(lists.forward, lists.backward); });
@@ -161,7 +161,7 @@ TEST(MaskImage, RefusesRowsWithoutKeysWhereThereAreToBeNone) {
   EXPECT_EQ(message({0, kRows}), "nothing was thrown");
   EXPECT_EQ(message({0, kRows - 1}),
             "MaskBuffer::set: each row must see a key, as the buffer is made for (got a mask with rows that see none, "
-            "rows_without_keys=false)");
+            "allow_fully_masked_rows=false)");
 }
 
 TEST(MaskImage, RefusesCapacitiesThatAreNone) {

@@ -123,15 +123,16 @@ inline void run_build(const SortBuild& build, const Ranges& ranges) {
   finish_build(build);
 }
 
-/// Bytes of BackwardFacts are compared one by one, since it has some of no meaning.
+/// Bytes of BackwardMaskInfo are compared one by one, since it has some of no meaning.
 inline void expect_equal_images(const std::byte* built, const std::byte* wanted, size_t bytes) {
-  const auto& a = *reinterpret_cast<const BackwardFacts*>(built);
-  const auto& b = *reinterpret_cast<const BackwardFacts*>(wanted);
+  const auto& a = *reinterpret_cast<const BackwardMaskInfo*>(built);
+  const auto& b = *reinterpret_cast<const BackwardMaskInfo*>(wanted);
   EXPECT_EQ(a.num_work_tiles, b.num_work_tiles);
   EXPECT_EQ(a.walk.descending, b.walk.descending);
   EXPECT_EQ(a.walk.heads_innermost, b.walk.heads_innermost);
   EXPECT_EQ(a.zeroed_sums, b.zeroed_sums);
-  EXPECT_EQ(std::memcmp(built + sizeof(BackwardFacts), wanted + sizeof(BackwardFacts), bytes - sizeof(BackwardFacts)),
+  EXPECT_EQ(std::memcmp(built + sizeof(BackwardMaskInfo), wanted + sizeof(BackwardMaskInfo),
+                        bytes - sizeof(BackwardMaskInfo)),
             0);
 }
 

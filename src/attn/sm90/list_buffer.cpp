@@ -88,13 +88,13 @@ void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_pos
   params.run_tiles = at<backward::RangeQueryTiles>(layout_.run_tiles());
   params.q_tiles = pre_post.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
   params.intervals = at<RowInterval>(layout_.intervals());
-  pre_post.covered_queries = capacity_.rows_without_keys ? at<uint64_t>(layout_.covered_queries()) : nullptr;
+  pre_post.covered_queries = capacity_.allow_fully_masked_rows ? at<uint64_t>(layout_.covered_queries()) : nullptr;
   // Of blocks the main kernel need not ask: the rows of a tile that it visits all see something.
   params.covered_queries = capacity_.block_size > 0 ? nullptr : pre_post.covered_queries;
   params.dq_order_segments = at<backward::DqOrderSegment>(layout_.dq_order_segments());
   params.num_q_tiles = pre_post.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
   pre_post.num_accum_tiles = call_.num_kernels * static_cast<int32_t>(call_.accum_tiles);
-  params.facts = pre_post.facts = at<backward::BackwardFacts>(layout_.facts());
+  params.facts = pre_post.facts = at<backward::BackwardMaskInfo>(layout_.facts());
 }
 
 void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const {

@@ -74,7 +74,7 @@ void Sm90Backend::set_mask(PreparedMask& buffer, std::span<const AttnSlice> slic
   };
   // Of many tiles another thread makes the list meanwhile. It takes a third of the time of what the backward pass
   // wants.
-  std::optional<Ahead> beside;
+  std::optional<AsyncTask> beside;
   if (capacity.passes == AttnPasses::kBoth && shape.seqlen_q / tile.block_m >= kWorthAThread) {
     beside.emplace(list_tiles);
   } else if (capacity.passes != AttnPasses::kBackward) {

@@ -176,7 +176,7 @@ void CopyEnginePass::join(cudaStream_t stream) {
 }
 
 void CopyEnginePass::give_slots_back() {
-  if (return_slot_ >= 0) (*returns_)->slots().give_back(return_slot_);
+  if (return_slot_ >= 0) (*returns_)->slots().release(return_slot_);
   return_slot_ = -1;
 }
 
@@ -191,7 +191,7 @@ void CopyEnginePass::close(cudaStream_t stream) {
 
 void CopyEnginePass::end(void* stream) {
   close(cuda::as_stream(stream));
-  (*recv_buffers_)->slots().give_back(slot_);
+  (*recv_buffers_)->slots().release(slot_);
 }
 
 KeptSlot CopyEnginePass::end_kept(void* stream) {
@@ -202,7 +202,7 @@ KeptSlot CopyEnginePass::end_kept(void* stream) {
 
 void CopyEnginePass::drop_kept(KeptSlot kept) {
   (*recv_buffers_)->slots().take_kept(kept.slot, spec_.label);
-  (*recv_buffers_)->slots().give_back(kept.slot);
+  (*recv_buffers_)->slots().release(kept.slot);
 }
 
 }  // namespace tangram::comm

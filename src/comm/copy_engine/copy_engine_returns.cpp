@@ -146,7 +146,7 @@ void CopyEnginePass::finish_reduce_and_end(std::span<const ConstTensorView> own,
                        tables_.at<uint32_t>(merge_ended_), joins_last, cuda::as_stream(stream));
   if (joins_last) join(cuda::as_stream(stream));
   give_slots_back();
-  (*recv_buffers_)->slots().give_back(slot_);
+  (*recv_buffers_)->slots().release(slot_);
 }
 
 }  // namespace tangram::comm

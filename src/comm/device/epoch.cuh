@@ -38,7 +38,7 @@ __device__ __forceinline__ uint64_t* released_at(const EpochParams& params, cons
 
 /// By two threads a peer, and one for `sent`. `wait`: for what comes before, once the tables have been read.
 template <class Wait>
-__device__ __forceinline__ void give_back(const EpochParams& params, const SentWord& sent, const Wait& wait) {
+__device__ __forceinline__ void release(const EpochParams& params, const SentWord& sent, const Wait& wait) {
   const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;
   const bool is_peer = peer < params.size && peer != params.rank;
   uint64_t *recv_buffers = nullptr, *returns = nullptr;

@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(256) exchange_rows(const __grid_constant__ Exc
 }
 
 __global__ void end_epoch(EpochParams params, SentWord sent) {
-  give_back(params, sent, [] {
+  release(params, sent, [] {
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
   });

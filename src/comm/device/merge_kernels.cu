@@ -93,7 +93,7 @@ __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   if (!is_last) return;
   if (threadIdx.x == 0) *jobs.num_ended = 0;
   __threadfence();
-  give_back(jobs.epoch, jobs.sent, [] {});
+  release(jobs.epoch, jobs.sent, [] {});
 }
 
 /// A warp per row of the tensor that the second dimension of the grid says; the order of the terms of an element is

@@ -48,7 +48,7 @@ void SlotPool::take_kept(int slot, const std::string& label) {
   states_[static_cast<size_t>(slot)] = State::kTaken;
 }
 
-void SlotPool::give_back(int slot) {
+void SlotPool::release(int slot) {
   TANGRAM_ASSERT(states_[static_cast<size_t>(slot)] == State::kTaken);
   states_[static_cast<size_t>(slot)] = State::kFree;
 }

@@ -23,7 +23,7 @@ class SlotPool {
   /// A taken slot becomes kept, a kept one taken, a taken one free.
   void keep(int slot);
   void take_kept(int slot, const std::string& label);
-  void give_back(int slot);
+  void release(int slot);
 
  private:
   enum class State { kFree, kTaken, kKept };

@@ -282,7 +282,7 @@ void NcclPass::close(cudaStream_t stream) {
 
 void NcclPass::end(void* stream) {
   close(cuda::as_stream(stream));
-  recv_buffers_->slots().give_back(slot_);
+  recv_buffers_->slots().release(slot_);
 }
 
 KeptSlot NcclPass::end_kept(void* stream) {
@@ -293,7 +293,7 @@ KeptSlot NcclPass::end_kept(void* stream) {
 
 void NcclPass::drop_kept(KeptSlot kept) {
   recv_buffers_->slots().take_kept(kept.slot, spec_.label);
-  recv_buffers_->slots().give_back(kept.slot);
+  recv_buffers_->slots().release(kept.slot);
 }
 
 }  // namespace tangram::comm

@@ -51,9 +51,9 @@ std::string misfit(const Plan& plan, const BufferShape& shape, const DistMaskCap
         "{}={})",
         name, need, name, room);
   }
-  if (needed.rows_without_keys && !capacity.rows_without_keys && capacity.passes != AttnPasses::kForward) {
+  if (needed.allow_fully_masked_rows && !capacity.allow_fully_masked_rows && capacity.passes != AttnPasses::kForward) {
     return "DistMaskBuffer::set: each query must see a key, as the buffer is made for (got a plan with queries that "
-           "see none on some rank, rows_without_keys=false)";
+           "see none on some rank, allow_fully_masked_rows=false)";
   }
   return "";
 }

@@ -90,7 +90,8 @@ void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
 }  // namespace
 
 DistMaskCapacity capacity_for(const Plan& plan) {
-  DistMaskCapacity needed{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .rows_without_keys = false};
+  DistMaskCapacity needed{
+      .kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .allow_fully_masked_rows = false};
   std::vector<int64_t> sent(plan.ranks.size()), pieces(plan.ranks.size());
   for (int rank = 0; rank < plan.cp_size(); ++rank) {
     const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
@@ -107,7 +108,8 @@ DistMaskCapacity capacity_for(const Plan& plan) {
     needed.stretches = std::max(needed.stretches, own_pieces);
     needed.documents = std::max(needed.documents, std::ssize(of.slices));
     needed.slices = std::max(needed.slices, slices_for(of, plan.q_dispatch.rows_per_rank()));
-    needed.rows_without_keys = needed.rows_without_keys || leaves_queries(of, plan.q_dispatch.rows_per_rank());
+    needed.allow_fully_masked_rows =
+        needed.allow_fully_masked_rows || leaves_queries(of, plan.q_dispatch.rows_per_rank());
   }
   needed.sent_rows = *std::max_element(sent.begin(), sent.end());
   needed.stretches = std::max(needed.stretches, *std::max_element(pieces.begin(), pieces.end()));

@@ -49,7 +49,7 @@ class DistMaskBuffer::Impl {
                                     .slices = capacity_.slices,
                                     .deterministic = capacity_.deterministic,
                                     .passes = capacity_.passes,
-                                    .rows_without_keys = capacity_.rows_without_keys});
+                                    .allow_fully_masked_rows = capacity_.allow_fully_masked_rows});
     });
     try {
       pass_ = communicator_.make_buffered_pass(pass_spec());

@@ -185,7 +185,7 @@ void ProgramAttention::begin_masks() {
     for (size_t i = 0; i < mask_programs_.size(); ++i) {
       const ProgramMask& mask = mask_programs_[i];
       if ((mask.passes == AttnPasses::kBackward) != of_backward || !is_needed(mask)) continue;
-      masks_ahead_[i] = std::make_unique<Ahead>(on_current_device([this, i] { prepare_mask(i); }));
+      masks_ahead_[i] = std::make_unique<AsyncTask>(on_current_device([this, i] { prepare_mask(i); }));
     }
   }
 }
@@ -204,7 +204,7 @@ void ProgramAttention::prepare_masks() {
 
 void ProgramAttention::finish_masks() const {
   try {
-    for (const std::unique_ptr<Ahead>& ahead : masks_ahead_) {
+    for (const std::unique_ptr<AsyncTask>& ahead : masks_ahead_) {
       if (ahead != nullptr) ahead->finish();
     }
   } catch (const std::exception& error) {

@@ -121,7 +121,7 @@ class ProgramAttention {
   const ProgramOptions options_;
   std::vector<std::unique_ptr<PreparedMask>> masks_;
   std::vector<ProgramMask> mask_programs_;
-  std::vector<std::unique_ptr<Ahead>> masks_ahead_;
+  std::vector<std::unique_ptr<AsyncTask>> masks_ahead_;
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;
   std::map<Kind, std::shared_ptr<DevicePass>> passes_;
   std::map<Kind, std::vector<DeviceRowLists>> row_lists_;  // alike for all calls

@@ -107,8 +107,8 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
 TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
   const Sm90Backend backend;
   BufferOperands operands;
-  for (const bool rows_without_keys : {true, false}) {
-    MaskBuffer buffer(kShape, {.documents = 128, .rows_without_keys = rows_without_keys}, backend);
+  for (const bool allow_fully_masked_rows : {true, false}) {
+    MaskBuffer buffer(kShape, {.documents = 128, .allow_fully_masked_rows = allow_fully_masked_rows}, backend);
     buffer.set(make_pack(0));
     testing::record_launches({sizeof(ForwardParams), sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)});
     operands.step(buffer);
@@ -117,9 +117,9 @@ TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
     Params params;
     std::memcpy(static_cast<void*>(&pre_post), launches.at(1).parameter.data(), sizeof(pre_post));
     std::memcpy(static_cast<void*>(&params), launches.at(2).parameter.data(), sizeof(params));
-    EXPECT_EQ(params.covered_queries != nullptr, rows_without_keys);
+    EXPECT_EQ(params.covered_queries != nullptr, allow_fully_masked_rows);
     EXPECT_EQ(pre_post.covered_queries, params.covered_queries);
-    if (rows_without_keys) continue;
+    if (allow_fully_masked_rows) continue;
     const std::string refused = support::message_of([&] { buffer.set(Mask(kRows, kRows, {})); });
     EXPECT_NE(refused.find("each row must see a key"), std::string::npos) << refused;
     const std::vector<int32_t> ends{0, static_cast<int32_t>(kRows)};

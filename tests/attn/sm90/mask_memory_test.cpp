@@ -112,7 +112,7 @@ TEST(MaskMemory, ListsOfKeysAreMadeForCallsThatDoNotGatherAlone) {
   for (const bool ahead : {false, true}) {
     Operands operands;
     FlexAttention attention(small_blocks(16, 1), kHeads, backend);
-    if (ahead) attention.prepare_backward_ahead(false, true);
+    if (ahead) attention.prepare_backward_async(false, true);
     const RuntimeCounts before = runtime_counts();
     const int64_t plain_bytes = attention.backward_workspace_bytes(false, true);
     AttnBackwardArgs args = operands.backward();
@@ -244,8 +244,8 @@ TEST(MaskMemory, ListsOfTheBackwardPassAreMadeAhead) {
     plain.backward(args);
     RuntimeCounts before = runtime_counts();
     FlexAttention begun(make_pack(seed), kHeads, backend);
-    begun.prepare_backward_ahead(deterministic);
-    begun.prepare_backward_ahead(!deterministic);
+    begun.prepare_backward_async(deterministic);
+    begun.prepare_backward_async(!deterministic);
     FlexAttention attention = std::move(begun);
     attention.forward(operands.forward());
     attention.backward(args);
@@ -253,8 +253,8 @@ TEST(MaskMemory, ListsOfTheBackwardPassAreMadeAhead) {
     EXPECT_EQ(since(before).waits + since(before).frees, 0);
     EXPECT_GT(attention.device_bytes(), 0) << "those that are made ahead included";
     EXPECT_EQ(attention.backward_workspace_bytes(deterministic), plain.backward_workspace_bytes(deterministic));
-    attention.prepare_backward_ahead(deterministic);
-    attention.prepare_backward_ahead(!deterministic);
+    attention.prepare_backward_async(deterministic);
+    attention.prepare_backward_async(!deterministic);
     before = runtime_counts();
     attention.backward(args);
     EXPECT_LE(since(before).copies, 1) << "of the other kind, whose lists are made beside";
@@ -269,7 +269,7 @@ TEST(MaskMemory, AMaskMayGoBeforeItsListsAreMade) {
   const size_t used = lists.used_bytes();
   for (unsigned seed = 0; seed < 200; ++seed) {
     FlexAttention attention(make_pack(seed % 10), kHeads, backend);
-    attention.prepare_backward_ahead(seed % 2 == 0);
+    attention.prepare_backward_async(seed % 2 == 0);
     if (seed % 3 == 0) std::this_thread::yield();
   }
   EXPECT_EQ(lists.used_bytes(), used);

@@ -162,7 +162,7 @@ class HostMemoryPass final : public DevicePass {
 
   void end(void*) override {
     close();
-    recv_buffers_->slots.give_back(slot_);
+    recv_buffers_->slots.release(slot_);
   }
   KeptSlot end_kept(void*) override {
     close();
@@ -171,7 +171,7 @@ class HostMemoryPass final : public DevicePass {
   }
   void drop_kept(KeptSlot kept) override {
     recv_buffers_->slots.take_kept(kept.slot, spec_.label);
-    recv_buffers_->slots.give_back(kept.slot);
+    recv_buffers_->slots.release(kept.slot);
   }
 
  private:

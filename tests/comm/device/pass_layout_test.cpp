@@ -246,16 +246,16 @@ TEST(SlotPool, TakesFreeSlotsInTurnAndLeavesKeptOnesAlone) {
   EXPECT_EQ(pool.take("a"), 0);
   pool.keep(0);
   EXPECT_EQ(pool.take("a"), 1);
-  pool.give_back(1);
+  pool.release(1);
   EXPECT_EQ(pool.take("a"), 2);
-  pool.give_back(2);
+  pool.release(2);
   EXPECT_EQ(pool.take("a"), 1);
   EXPECT_EQ(pool.take("a"), 2);
   EXPECT_THROW(pool.take("a"), InvalidArgument);
   EXPECT_THROW(pool.take_kept(1, "a"), InvalidArgument);
   pool.take_kept(0, "a");
   EXPECT_THROW(pool.take_kept(0, "a"), InvalidArgument);
-  pool.give_back(0);
+  pool.release(0);
   EXPECT_EQ(pool.take("a"), 0);
 }
 

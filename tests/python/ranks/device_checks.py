@@ -122,10 +122,10 @@ def check_mask_buffer(group):
     many = key_of(*range(10, 190, 10))
     refuses("must fit the buffer", lambda: buffer.set(many))
     unseen = tangram.mask_key(tangram.Mask(192, 192, []), HEADS, HEADS_KV, DIM, group, chunk_size=16)
-    assert not buffer.rows_without_keys
+    assert not buffer.allow_fully_masked_rows
     refuses("must fit the buffer", lambda: buffer.set(unseen))
-    assert tangram.DistMaskBuffer([*keys, unseen], dtype=torch.float32).rows_without_keys
-    assert tangram.DistMaskBuffer(keys, dtype=torch.float32, rows_without_keys=True).rows_without_keys
+    assert tangram.DistMaskBuffer([*keys, unseen], dtype=torch.float32).allow_fully_masked_rows
+    assert tangram.DistMaskBuffer(keys, dtype=torch.float32, allow_fully_masked_rows=True).allow_fully_masked_rows
     refuses("must move K/V alone", lambda: buffer.set(key_of(50, config=DistAttnConfig(strategy="ulysses"))))
     refuses("must be a DistAttnRuntimeKey", lambda: buffer.set(tangram.Mask.causal(192)))
     refuses("keys must be one at least", lambda: tangram.DistMaskBuffer([]))

@@ -25,7 +25,7 @@ def check_keys(group):
     b = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2)))
     assert b is not a and tangram.get_most_recent_key(group) is b
     next_mask = tangram.Mask.varlen([0, 20, 150])
-    ahead = tangram.mask_key_ahead(next_mask, HEADS, HEADS_KV, DIM, group).result(timeout=60)
+    ahead = tangram.mask_key_async(next_mask, HEADS, HEADS_KV, DIM, group).result(timeout=60)
     assert tangram.get_most_recent_key(group) is b
     assert tangram.mask_key(next_mask, HEADS, HEADS_KV, DIM, group) is ahead is tangram.get_most_recent_key(group)
     cu = [0, 30, 100, 150]
@@ -84,7 +84,7 @@ def check_bytes_of_keys(group):
         tangram.set_cache_bytes("keys", sum(sizes[3:]))
         assert tangram.mask_key(masks[5], HEADS, HEADS_KV, DIM, group) is keys[5]
         # Keys made ahead do not count as used before they are asked for, at whatever time that is on each rank.
-        ahead = tangram.mask_key_ahead(masks[1], HEADS, HEADS_KV, DIM, group).result(timeout=60)
+        ahead = tangram.mask_key_async(masks[1], HEADS, HEADS_KV, DIM, group).result(timeout=60)
         assert ahead is not keys[1]
         assert tangram.mask_key(masks[3], HEADS, HEADS_KV, DIM, group) is keys[3]
         assert tangram.mask_key(masks[1], HEADS, HEADS_KV, DIM, group) is ahead

@@ -26,7 +26,7 @@ inline constexpr double kTolerance = 2e-6;
 
 /// The largest of all plans.
 inline DistMaskCapacity capacity_of(const Plans& plans) {
-  DistMaskCapacity most{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .rows_without_keys = false};
+  DistMaskCapacity most{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .allow_fully_masked_rows = false};
   for (const auto& plan : plans) {
     const DistMaskCapacity needed = capacity_for(*plan);
     most.kv_rows = std::max(most.kv_rows, needed.kv_rows);
@@ -34,7 +34,7 @@ inline DistMaskCapacity capacity_of(const Plans& plans) {
     most.stretches = std::max(most.stretches, needed.stretches);
     most.documents = std::max(most.documents, needed.documents);
     most.slices = std::max(most.slices, needed.slices);
-    most.rows_without_keys = most.rows_without_keys || needed.rows_without_keys;
+    most.allow_fully_masked_rows = most.allow_fully_masked_rows || needed.allow_fully_masked_rows;
   }
   return most;
 }

@@ -67,8 +67,12 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
   options.result_dtype = DType::kBFloat16;
   options.attn.deterministic = true;
   std::vector<std::shared_ptr<const Plan>> plans;
-  DistMaskCapacity capacity{
-      .kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .deterministic = true, .rows_without_keys = false};
+  DistMaskCapacity capacity{.kv_rows = 0,
+                            .sent_rows = 0,
+                            .stretches = 0,
+                            .documents = 0,
+                            .deterministic = true,
+                            .allow_fully_masked_rows = false};
   for (unsigned seed = 1; seed <= kPlans; ++seed) {
     DistAttnConfig config;
     config.cp_size = 2;
@@ -81,7 +85,7 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
     capacity.stretches = std::max(capacity.stretches, needed.stretches);
     capacity.documents = std::max(capacity.documents, needed.documents);
     capacity.slices = std::max(capacity.slices, needed.slices);
-    capacity.rows_without_keys = capacity.rows_without_keys || needed.rows_without_keys;
+    capacity.allow_fully_masked_rows = capacity.allow_fully_masked_rows || needed.allow_fully_masked_rows;
   }
   const StepInputs inputs = testing::make_inputs(plans[0]->mask, options);
   const auto make = testing::over(DeviceTransport::kCopyEngine);

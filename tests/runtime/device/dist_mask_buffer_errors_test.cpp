@@ -99,13 +99,13 @@ TEST(DistMaskBuffer, QueriesWithoutKeysAreRefusedOnEveryRankWhereThereAreToBeNon
   const Plans all_see = packs(1, 2, 240, options.heads);
   // The last queries, of one rank, see nothing.
   const auto padded = testing::plan_of(Mask(240, 240, {AttnSlice::causal({0, 230}, {0, 230})}), options.heads, 2, 1, 1);
-  EXPECT_FALSE(capacity_for(*all_see[0]).rows_without_keys);
-  EXPECT_TRUE(capacity_for(*padded).rows_without_keys);
+  EXPECT_FALSE(capacity_for(*all_see[0]).allow_fully_masked_rows);
+  EXPECT_TRUE(capacity_for(*padded).allow_fully_masked_rows);
   const BufferBackend backend;
   for (const AttnPasses passes : {AttnPasses::kBoth, AttnPasses::kForward}) {
     DistMaskCapacity capacity = capacity_of({all_see[0], padded});
     capacity.passes = passes;
-    capacity.rows_without_keys = false;
+    capacity.allow_fully_masked_rows = false;
     HostRanks(2).run([&](CountingControl&, DeviceCommunicator& communicator) {
       DistMaskBuffer buffer(*all_see[0], capacity, communicator, backend);
       buffer.set(all_see[0], kStream);

@@ -56,7 +56,7 @@ struct alignas(1024) Smem<Traits, true> {
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;
   int32_t row_elsewhere;
-  BackwardFacts facts;
+  BackwardMaskInfo facts;
   [[no_unique_address]] SingleStageDoutBarrier<Traits::kSingleStageDout> lone;
 };
 

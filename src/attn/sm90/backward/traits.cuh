@@ -191,13 +191,13 @@ struct alignas(1024) Smem {
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;        // deterministic: of the producer's current run and tile
   int32_t row_elsewhere;  // of the producer's current item, see key_stretches.cuh
-  BackwardFacts facts;
+  BackwardMaskInfo facts;
   [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };
 
-__device__ __forceinline__ BackwardFacts facts_of(const Params& params) {
+__device__ __forceinline__ BackwardMaskInfo facts_of(const Params& params) {
   return params.facts != nullptr ? *params.facts
-                                 : BackwardFacts{params.num_work_tiles, params.walk, params.zeroed_sums};
+                                 : BackwardMaskInfo{params.num_work_tiles, params.walk, params.zeroed_sums};
 }
 
 /// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors

@@ -56,9 +56,11 @@ inline schedule::WorkList work_of(const RandomAttention& r, int multiprocessors,
 inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::WorkList& work, const AttnShape& shape,
                                   bool deterministic) {
   const bool all_see = work.covered_queries.empty();
-  const schedule::ImageLayout layout(
-      shape, {128, 128}, sm90::backward::kTileShape,
-      {.documents = 5, .deterministic = deterministic, .passes = AttnPasses::kBackward, .rows_without_keys = !all_see});
+  const schedule::ImageLayout layout(shape, {128, 128}, sm90::backward::kTileShape,
+                                     {.documents = 5,
+                                      .deterministic = deterministic,
+                                      .passes = AttnPasses::kBackward,
+                                      .allow_fully_masked_rows = !all_see});
   layout.check({}, work);
   ImageMemory image;
   std::byte* const begin = image.allocate(layout.bytes());
@@ -73,7 +75,7 @@ inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::Work
   params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
   params.covered_queries = all_see ? nullptr : reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
   params.dq_order_segments = reinterpret_cast<schedule::DqOrderSegment*>(begin + layout.dq_order_segments());
-  params.facts = reinterpret_cast<schedule::BackwardFacts*>(begin + layout.facts());
+  params.facts = reinterpret_cast<schedule::BackwardMaskInfo*>(begin + layout.facts());
   params.num_work_tiles = -1;
   params.walk = {!work.walk.descending, !work.walk.heads_innermost};
   params.zeroed_sums = !work.zeroed_sums;

@@ -84,7 +84,7 @@ class _Threads(threading.local):
 _threads = _Threads()
 
 
-def made_apart(make: Callable[[], T]) -> T:
+def run_on_worker(make: Callable[[], T]) -> T:
     """The result of `make`, called on the other thread; the caller waits."""
     if threading.current_thread().name.startswith(_ARE_APART):
         return make()
