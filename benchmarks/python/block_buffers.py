@@ -40,7 +40,9 @@ def case(rows, head_dim, block, share, head_groups, causal, order):
     figures["masks of indices, host us"] = (time.perf_counter() - start) * 1e6
     slices = head_groups * count * width
     heads = HeadConfig(64, 8, head_dim, head_dim, "bfloat16")
-    buffer = MaskBuffer(rows, rows, heads, blocks=block, head_groups=head_groups, slices=slices, deterministic=False)
+    buffer = MaskBuffer(
+        rows, rows, heads, block_size=block, head_groups=head_groups, max_slices=slices, deterministic=False
+    )
 
     def build():
         buffer.set_blocks(indices, block, causal=causal)

@@ -125,7 +125,7 @@ def main():
 
     def packs(rows, documents):
         masks = list(packs_of(rng, rows, documents, arguments.packs))
-        buffers = buffers_of(rows, documents=documents)
+        buffers = buffers_of(rows, max_documents=documents)
 
         def set_device(buffer, pack):
             buffer.set_cu_seqlens(pack[0], causal=True)
@@ -136,7 +136,7 @@ def main():
     def blocks(rows, block, share, causal=False, as_ranges=False):
         width = int(share * (rows // block))
         masks = list(blocks_of(rows, block, width, causal, 4))
-        buffers = buffers_of(rows, documents=64, slices=rows // block * width)
+        buffers = buffers_of(rows, max_documents=64, max_slices=rows // block * width)
         pairs = {id(mask): ranges_of(mask[0], block) for mask in masks}
 
         def set_device(buffer, mask):

@@ -72,7 +72,7 @@ def main():
         rows,
         rows,
         heads,
-        documents=arguments.documents,
+        max_documents=arguments.documents,
         deterministic=exact,
         allow_fully_masked_rows=not arguments.all_see,
     )

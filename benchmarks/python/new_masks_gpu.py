@@ -70,7 +70,7 @@ class Packs:
         self.leaves = [torch.randn(s, device="cuda", dtype=torch.bfloat16).requires_grad_() for s in shapes]
         self.dout = torch.randn(shapes[0], device="cuda", dtype=torch.bfloat16)
         heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, "bfloat16")
-        self.buffer = MaskBuffer(rows, rows, heads, documents=documents)
+        self.buffer = MaskBuffer(rows, rows, heads, max_documents=documents)
         self.figures = defaultdict(list)
 
     def forward(self, mask):

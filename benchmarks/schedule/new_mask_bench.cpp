@@ -119,7 +119,8 @@ void work_list(benchmark::State& state, const Case& c) {
 /// another thread lists the tiles of the forward pass meanwhile. Processor time is that of the thread which calls.
 void set(benchmark::State& state, const Case& c) {
   const auto slices = static_cast<int64_t>(c.slices.size());
-  const schedule::ImageLayout layout(c.shape(), kPackedTile, kBackwardTile, {.documents = 384, .slices = slices});
+  const schedule::ImageLayout layout(c.shape(), kPackedTile, kBackwardTile,
+                                     {.max_documents = 384, .max_slices = slices});
   std::vector<std::byte> memory(layout.bytes() + 256);
   std::byte* const image = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
   for (auto _ : state) {

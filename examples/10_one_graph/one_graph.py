@@ -60,7 +60,7 @@ def main() -> None:
     alone.load_state_dict(first)
 
     heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, str(dtype).removeprefix("torch."))
-    buffer = MaskBuffer(ROWS, ROWS, heads, documents=64, deterministic=True, device=device)
+    buffer = MaskBuffer(ROWS, ROWS, heads, max_documents=64, deterministic=True, device=device)
     x, target = batches[0].clone()  # the graph reads its batch here
 
     def step() -> None:

@@ -35,7 +35,7 @@ def buffer_of(device: str) -> MaskBuffer:
     """For the blocks that each K/V head chooses: on a GPU four query heads share tiles of 32 queries, a block high."""
     heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, "bfloat16" if device == "cuda" else "float32")
     room = HEADS_KV * BLOCKS * TOP
-    return MaskBuffer(ROWS, ROWS, heads, blocks=BLOCK, head_groups=HEADS_KV, slices=room, device=device)
+    return MaskBuffer(ROWS, ROWS, heads, block_size=BLOCK, head_groups=HEADS_KV, max_slices=room, device=device)
 
 
 def sparse(q: Tensor, k: Tensor, v: Tensor, blocks: Tensor, buffer: MaskBuffer) -> Tensor:

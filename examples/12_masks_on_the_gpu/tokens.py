@@ -48,7 +48,7 @@ def main() -> None:
         batch[torch.randint(0, ROWS, (4 * number,), device=device)] = END_OF_DOCUMENT
 
     heads = HeadConfig(HEADS, HEADS_KV, DIM, DIM, str(dtype).removeprefix("torch."))
-    buffer = MaskBuffer(ROWS, ROWS, heads, documents=MOST_DOCUMENTS, deterministic=False, device=device)
+    buffer = MaskBuffer(ROWS, ROWS, heads, max_documents=MOST_DOCUMENTS, deterministic=False, device=device)
     tokens = batches[0].clone()  # the graph reads them here
 
     def step() -> list[Tensor]:

@@ -86,7 +86,7 @@ struct DevicePassSpec {
   /// all ranks. With more than two slots landing buffers are the pass's own nevertheless.
   bool shares_memory = false;
   /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
-  /// they are sent once their receivers have called give(). Alike on all ranks; only where there is RecvBufferReuse.
+  /// they are sent once their receivers have called release_credit(). Alike on all ranks; only where there is RecvBufferReuse.
   std::vector<int> credited;
   /// Whether wait_send() is called, so that sources may change before end().
   bool reuses_sources = false;
@@ -162,7 +162,7 @@ class DevicePass {
   virtual void wait_send(int /*stage*/, void* /*stream*/) {}
   /// Of a stage that is credited, before its cast: once what is on `stream` has ended peers may overwrite what `stage`
   /// brings to this rank. They hear of it by the next cast or wait_group_cast at the latest.
-  virtual void give(int /*stage*/, void* /*stream*/) {}
+  virtual void release_credit(int /*stage*/, void* /*stream*/) {}
   /// Later work on `stream` starts on the device when the transfer of `stage`, which was cast before, is about to, or
   /// later: so that a kernel that fills the device cannot keep it waiting. Does not wait for rows. Nothing where
   /// transfers need no multiprocessors.
@@ -215,7 +215,7 @@ class DevicePass {
 enum class RecvBufferReuse {
   kNone,
   kInOrder,   ///< rows come by calls of the receiver's own, in the order of its stream: nobody has to be told
-  kByCredit,  ///< peers push as soon as DevicePass::give has told them
+  kByCredit,  ///< peers push as soon as DevicePass::release_credit has told them
 };
 
 /// What kernels can do themselves in the passes of a communicator, and what else passes may make use of.

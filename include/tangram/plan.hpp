@@ -190,7 +190,7 @@ bool keeps_moved_rows(const Plan& plan);
 
 /// JSON both ways. `plan_from_json` checks the format version and that the plan is consistent; it throws
 /// InvalidArgument for text that is malformed, too deep or too large.
-inline constexpr int kPlanFormatVersion = 1;
+inline constexpr int kPlanFormatVersion = 2;
 std::string plan_to_json(const Plan& plan);
 Plan plan_from_json(std::string_view text);
 

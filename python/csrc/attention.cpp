@@ -112,8 +112,8 @@ class SharedMaskBuffer final : public SharedAttention {
   void reserve(int64_t documents, int64_t slices) {
     run_alone([&] {
       MaskCapacity capacity = buffer_.capacity();
-      capacity.documents = documents;
-      capacity.slices = slices;
+      capacity.max_documents = documents;
+      capacity.max_slices = slices;
       buffer_.reserve(capacity);
     });
   }
@@ -207,8 +207,8 @@ void bind_mask_buffer(nb::module_& m) {
             const AttnShape shape{rows.first,     rows.second,      heads.num_heads_q, heads.num_heads_kv,
                                   heads.head_dim, heads.head_dim_v, heads.dtype};
             new (self) SharedMaskBuffer(shape,
-                                        {.documents = std::get<0>(capacity),
-                                         .slices = std::get<1>(capacity),
+                                        {.max_documents = std::get<0>(capacity),
+                                         .max_slices = std::get<1>(capacity),
                                          .deterministic = deterministic,
                                          .passes = with_gradients ? AttnPasses::kBoth : AttnPasses::kForward,
                                          .allow_fully_masked_rows = std::get<2>(capacity),

@@ -54,7 +54,7 @@ class MaskBuffer:
     What a call puts on a GPU does not depend on the mask that is set: a CUDA graph captured once, forward and backward,
     replays with any mask that fits.
 
-        buffer = tangram.MaskBuffer(rows, rows, heads, documents=256)
+        buffer = tangram.MaskBuffer(rows, rows, heads, max_documents=256)
         buffer.set(first_mask)
         with torch.cuda.graph(graph):
             out, _ = tangram.flex_flash_attn_func(q, k, v, buffer)
@@ -71,7 +71,7 @@ class MaskBuffer:
     `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func
     computes in parts, are slower here. Small blocks of keys, which it gathers, want a buffer that is made for them:
 
-        buffer = tangram.MaskBuffer(rows, rows, heads, blocks=32, head_groups=8, slices=8 * rows // 32 * 16)
+        buffer = tangram.MaskBuffer(rows, rows, heads, block_size=32, head_groups=8, max_slices=8 * rows // 32 * 16)
         buffer.set_blocks(scores.topk(16, dim=-1).indices, 32, causal=True)  # of [8, rows // 32, rows // 32]
     """
 
@@ -81,10 +81,10 @@ class MaskBuffer:
         seqlen_k: int,
         heads: HeadConfig,
         *,
-        documents: int = 64,
-        slices: int = 0,
+        max_documents: int = 64,
+        max_slices: int = 0,
         allow_fully_masked_rows: bool = True,
-        blocks: int = 0,
+        block_size: int = 0,
         head_groups: int = 1,
         deterministic: bool | None = None,
         with_gradients: bool = True,
@@ -94,18 +94,18 @@ class MaskBuffer:
         """
         Args:
             seqlen_q, seqlen_k: rows of q and of k and v. heads: theirs, and the dtype.
-            documents: maximum number of packed documents (row ranges that share no keys). Each adds one tile of 64
+            max_documents: maximum number of packed documents (row ranges that share no keys). Each adds one tile of 64
                 queries to the backward workspace: 33 KB per query head of dim 128.
-            slices: of a mask, at most; 0: as many as documents.
+            max_slices: maximum number of slices of a mask; 0: as many as max_documents.
             allow_fully_masked_rows: whether masks may contain fully masked rows of q, such as padding. False saves the
                 backward kernel a table lookup in each step. Masks that a GPU has computed
-                need True, and so do `blocks`.
-            blocks: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `slices` of them,
+                need True, and so does `block_size`.
+            block_size: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `max_slices` of them,
                 and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,
                 of blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for
                 eight); backward without softcap and gradients of sinks, and not deterministic. Multiples of 128 without
-                head_groups fill the steps of other kernels, without these limits. `documents` is not asked.
-            head_groups: with blocks, so many equal groups of heads have blocks of their own; divides the K/V heads.
+                head_groups fill the steps of other kernels, without these limits. `max_documents` is not used.
+            head_groups: with block_size, so many equal groups of heads have blocks of their own; divides the K/V heads.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
             device: of the tensors: a torch.device, its name or number. None: the current GPU if there is one that has a
@@ -118,8 +118,10 @@ class MaskBuffer:
         if not isinstance(heads, HeadConfig):
             raise InvalidArgument(f"MaskBuffer: heads must be a HeadConfig (got {type(heads).__name__})")
         seqlen_q, seqlen_k = (whole("MaskBuffer", n, v) for n, v in (("seqlen_q", seqlen_q), ("seqlen_k", seqlen_k)))
-        documents, slices = (whole("MaskBuffer", n, v) for n, v in (("documents", documents), ("slices", slices)))
-        blocks, head_groups = (whole("MaskBuffer", n, v) for n, v in (("blocks", blocks), ("head_groups", head_groups)))
+        max_documents = whole("MaskBuffer", "max_documents", max_documents)
+        max_slices = whole("MaskBuffer", "max_slices", max_slices)
+        block_size = whole("MaskBuffer", "block_size", block_size)
+        head_groups = whole("MaskBuffer", "head_groups", head_groups)
         self._device = _device_index(device, backend)
         self._backend_name = backend
         if deterministic is None:
@@ -127,7 +129,7 @@ class MaskBuffer:
         self.seqlen_q, self.seqlen_k, self.heads = seqlen_q, seqlen_k, heads
         self.deterministic = bool(deterministic)
         self.with_gradients = bool(with_gradients)
-        self.blocks, self.head_groups = blocks, head_groups
+        self.block_size, self.head_groups = block_size, head_groups
         self.num_masks = 0
         """Masks set so far."""
         with Named("MaskBuffer"):
@@ -135,8 +137,8 @@ class MaskBuffer:
             self._core = _core.MaskBuffer(
                 (seqlen_q, seqlen_k),
                 heads,
-                (documents, slices, bool(allow_fully_masked_rows)),
-                (blocks, head_groups),
+                (max_documents, max_slices, bool(allow_fully_masked_rows)),
+                (block_size, head_groups),
                 self.deterministic,
                 self.with_gradients,
                 self._backend,
@@ -185,7 +187,7 @@ class MaskBuffer:
 
         Args:
             cu_seqlens_q: `[documents + 1]`, where documents begin, and the number of rows; on a GPU a contiguous tensor
-                of int32 or int64 there. At most as many documents as the buffer has slices.
+                of int32 or int64 there. At most `max_slices` documents.
             cu_seqlens_k: likewise for keys; None: as cu_seqlens_q.
             causal: the last query of a document sees up to its last key, each earlier one a key fewer.
             window: keys to the left and right of that diagonal, -1: all.
@@ -294,14 +296,16 @@ class MaskBuffer:
         with Named("MaskBuffer.check_errors"):
             self._core.check_errors()
 
-    def reserve(self, documents: int, slices: int = 0) -> None:
+    def reserve(self, max_documents: int, max_slices: int = 0) -> None:
         """Room for larger masks (or smaller ones); the mask is forgotten.
 
         Raises:
             InvalidArgument: while a graph that was captured with the buffer exists, or a capacity that is not positive.
         """
         with Named("MaskBuffer.reserve"):
-            self._core.reserve(whole("reserve", "documents", documents), whole("reserve", "slices", slices))
+            self._core.reserve(
+                whole("reserve", "max_documents", max_documents), whole("reserve", "max_slices", max_slices)
+            )
         self.num_masks += 1  # no backward pass finds the mask of its forward pass
         self._now = None
 

@@ -30,7 +30,7 @@ struct PlanVerbOptions {
   OutputOptions output;
   std::string save_plan;
   std::optional<int> program;
-  bool on_gpus = false;
+  std::string target = "host";
 };
 
 /// What GPUs run that copy engines connect: one call of attention a pass, which waits, where K/V alone move.
@@ -43,7 +43,9 @@ ProgramTarget gpu_target() {
 }
 
 /// What a rank does in a step, forward and backward.
-std::string programs_text(const Plan& plan, int rank, bool on_gpus) {
+std::string programs_text(const Plan& plan, int rank, const std::string& target_name) {
+  require(target_name == "host" || target_name == "gpu", "--target: must be host or gpu (got {})", target_name);
+  const bool on_gpus = target_name == "gpu";
   require(rank >= 0 && rank < plan.cp_size(), "--program: must be a rank in [0, {}) (got {})", plan.cp_size(), rank);
   CallShape call = CallShape::with_results(plan.config.heads.dtype, plan.config.heads.dtype);
   const bool keeps = can_keep(plan);
@@ -63,7 +65,7 @@ int plan_main(const PlanVerbOptions& options) {
   if (!options.save_plan.empty()) write_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
   if (!options.output.html.empty()) write_file(options.output.html, "--html", html_report(summary, {}));
   if (options.program) {
-    print_text(programs_text(*summary.plan, *options.program, options.on_gpus));
+    print_text(programs_text(*summary.plan, *options.program, options.target));
     return kOk;
   }
   const std::string text = options.output.json ? plan_json(summary).dump(2) + "\n" : plan_text(summary);
@@ -88,7 +90,9 @@ Verb add_plan_verb(CLI::App& app) {
       ->type_name("RANK")
       ->excludes(verb->get_option("--json"))
       ->group("Output");
-  verb->add_flag("--on-gpus", options->on_gpus, "with --program: as GPUs of one host do it, by copy engines")
+  verb->add_option("--target", options->target,
+                   "with --program: host (default), or gpu, as GPUs of one host do it, by copy engines")
+      ->type_name("NAME")
       ->needs(verb->get_option("--program"))
       ->group("Output");
   return {verb,

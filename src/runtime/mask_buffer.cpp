@@ -77,9 +77,10 @@ Mask mask_of(const RangeList& ranges, const AttnShape& shape) {
 
 MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, const AttnBackend& backend)
     : shape_(shape), capacity_(capacity), backend_(&backend) {
-  require(capacity.documents > 0 && capacity.slices >= 0,
-          "MaskBuffer: documents must be positive and slices not negative (got documents={}, slices={})",
-          capacity.documents, capacity.slices);
+  require(
+      capacity.max_documents > 0 && capacity.max_slices >= 0,
+      "MaskBuffer: max_documents must be positive and max_slices not negative (got max_documents={}, max_slices={})",
+      capacity.max_documents, capacity.max_slices);
   require(capacity.block_size >= 0, "MaskBuffer: blocks must not be negative, 0 is none (got block_size={})",
           capacity.block_size);
   require(capacity.head_groups == 1 || capacity.block_size > 0,

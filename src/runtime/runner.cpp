@@ -78,7 +78,7 @@ struct ProgramRunner::Visitor {
   void operator()(const GroupCastOp& op) const { runner.cast(op.cast); }
   void operator()(const WaitOp& op) const { runner.wait(op.cast); }
   void operator()(const WaitSendOp& op) const { runner.wait_send(op.cast); }
-  void operator()(const ReleaseCreditOp& op) const { runner.give(op.cast); }
+  void operator()(const ReleaseCreditOp& op) const { runner.release_credit(op.cast); }
   void operator()(const AttendOp& op) const {
     const auto& mask = runner.masks_.at(static_cast<size_t>(op.mask));
     TANGRAM_ASSERT(mask != nullptr);
@@ -99,7 +99,7 @@ struct ProgramRunner::Visitor {
 void ProgramRunner::open(const OpenOp&) { TANGRAM_ASSERT(false); }
 void ProgramRunner::finish(const FinishOp&) { TANGRAM_ASSERT(false); }
 void ProgramRunner::wait_send(int) { TANGRAM_ASSERT(false); }
-void ProgramRunner::give(int) { TANGRAM_ASSERT(false); }
+void ProgramRunner::release_credit(int) { TANGRAM_ASSERT(false); }
 
 RowListsView ProgramRunner::row_lists(int) const {
   TANGRAM_ASSERT(false);

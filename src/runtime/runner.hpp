@@ -100,7 +100,7 @@ class ProgramRunner {
   virtual void open(const OpenOp& op);
   virtual void finish(const FinishOp& op);
   virtual void wait_send(int cast);
-  virtual void give(int cast);
+  virtual void release_credit(int cast);
   virtual void before(size_t /*op*/) {}
   virtual void after(size_t /*op*/) {}
   virtual void sum_rows(std::span<const RowSum> sums, int step) = 0;

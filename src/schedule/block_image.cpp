@@ -58,10 +58,10 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
     gathers_ = forward->gathers;
   }
   keys_rest_ = may_rest && capacity.block_size % kKeyTileRows == 0 && capacity.passes != AttnPasses::kForward;
-  if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
+  if (capacity_.max_slices == 0) capacity_.max_slices = capacity_.max_documents;
   constexpr int64_t kMost = int64_t{1} << 28;
-  require(0 < capacity_.slices && capacity_.slices <= kMost,
-          "MaskBuffer: slices must be positive and at most {} (got slices={})", kMost, capacity_.slices);
+  require(0 < capacity_.max_slices && capacity_.max_slices <= kMost,
+          "MaskBuffer: max_slices must be positive and at most {} (got max_slices={})", kMost, capacity_.max_slices);
   require(capacity.block_size > 0 && capacity.block_size % block_multiple() == 0,
           "MaskBuffer: blocks must be multiples of {} rows, the queries of a tile or {} keys (got block_size={})",
           block_multiple(), kGroupKeys, capacity.block_size);
@@ -78,11 +78,11 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   require(capacity.head_groups > 0 && shape.num_heads_kv % capacity.head_groups == 0,
           "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
           capacity.head_groups, shape.num_heads_kv);
-  max_groups_ = capacity_.slices * (capacity.block_size / kGroupKeys);
+  max_groups_ = capacity_.max_slices * (capacity.block_size / kGroupKeys);
   const auto all_tiles = [&](int pass) { return num_tiles(pass) * capacity.head_groups; };
   // Of runs as they are each block may be one, in all tiles of its queries.
   max_runs_ = kBlockRunsPerTile * all_tiles(0);
-  if (!gathers_) max_runs_ += capacity_.slices * tiles_[0].count(static_cast<int32_t>(capacity.block_size));
+  if (!gathers_) max_runs_ += capacity_.max_slices * tiles_[0].count(static_cast<int32_t>(capacity.block_size));
   max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles(1) + max_groups_ / 8;
   // A section lasts four times as long as its longest item where items are alike.
   const auto section = [&](int pass, int64_t bytes_of_key, int64_t most) {
@@ -112,7 +112,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   at.take<RowInterval>(keys_.max_intervals());
   bytes_ = round_up(at.end, kAlignment);
   require(std::max(num_work_tiles(0), num_work_tiles(1)) < (int64_t{1} << 31) - 65536 && bytes_ < size_t{1} << 33,
-          "MaskBuffer: lists must stay below 8 GiB (got slices={}, block_size={}, {} bytes)", capacity_.slices,
+          "MaskBuffer: lists must stay below 8 GiB (got max_slices={}, block_size={}, {} bytes)", capacity_.max_slices,
           capacity.block_size, bytes_);
 }
 
@@ -158,12 +158,12 @@ void BlockImageLayout::check(std::span<const BlockMask> masks) const {
     num_masks += static_cast<int64_t>(mask.backward.masks.size());
     runs += static_cast<int64_t>(mask.forward.runs.size());
   }
-  require(
-      runs <= max_runs_ && forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
-      "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} groups of {} keys, room for {}, "
-      "slices={})",
-      std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
-      capacity_.slices);
+  require(runs <= max_runs_ && forward <= max_groups_ && backward <= max_backward_groups() && num_masks <= max_masks_,
+          "MaskBuffer::set: the mask must fit the buffer, a larger max_slices makes room (got {} groups of {} keys, "
+          "room for {}, "
+          "max_slices={})",
+          std::max(forward, backward), kGroupKeys, forward > max_groups_ ? max_groups_ : max_backward_groups(),
+          capacity_.max_slices);
   if (keys_rest_) keys_.check(keys_of(masks));
 }
 

@@ -15,7 +15,7 @@ namespace {
 void check(const CuSeqlens& documents, int64_t max_slices) {
   constexpr const char* kName = "MaskBuffer::set_cu_seqlens";
   require(documents.documents >= 0 && documents.documents <= max_slices,
-          "{}: the mask must fit the buffer, more documents make room (got {} documents, room for {})", kName,
+          "{}: the mask must fit the buffer, a larger max_documents makes room (got {} documents, room for {})", kName,
           documents.documents, max_slices);
   require(documents.q != nullptr, "{}: needs cu_seqlens_q (got none)", kName);
   require(documents.window.left >= -1 && documents.window.right >= -1,
@@ -40,19 +40,19 @@ void check(const BlockTable& table, const AttnShape& shape, int64_t multiple, in
           "{}: causal blocks must be of sequences of one length (got {} queries and {} keys)", kName, shape.seqlen_q,
           shape.seqlen_k);
   const int64_t rows = (shape.seqlen_q + table.block_size - 1) / table.block_size;
-  require(
-      table.width >= 0 && (rows == 0 || table.width <= max_slices / rows),
-      "{}: the mask must fit the buffer, more slices make room (got {} query blocks of up to {} blocks, room for {} "
-      "blocks)",
-      kName, rows, table.width, max_slices);
+  require(table.width >= 0 && (rows == 0 || table.width <= max_slices / rows),
+          "{}: the mask must fit the buffer, a larger max_slices makes room (got {} query blocks of up to {} blocks, "
+          "room for {} "
+          "blocks)",
+          kName, rows, table.width, max_slices);
   require(table.indices != nullptr || rows * table.width == 0, "{}: needs block indices (got none)", kName);
 }
 
 void check(const RangeList& list, int64_t max_slices) {
   constexpr const char* kName = "MaskBuffer::set_ranges";
   require(list.count >= 0 && list.count <= max_slices,
-          "{}: the mask must fit the buffer, more slices make room (got {} ranges, room for {})", kName, list.count,
-          max_slices);
+          "{}: the mask must fit the buffer, a larger max_slices makes room (got {} ranges, room for {})", kName,
+          list.count, max_slices);
   require((list.q_ranges != nullptr && list.k_ranges != nullptr) || list.count == 0, "{}: needs ranges (got none)",
           kName);
   const int type = static_cast<int>(list.type);
@@ -68,11 +68,11 @@ bool fills_steps(const MaskCapacity& capacity) {
 
 MaskCapacity list_capacity(const MaskCapacity& capacity) {
   MaskCapacity room = capacity;
-  if (room.slices == 0) room.slices = room.documents;
+  if (room.max_slices == 0) room.max_slices = room.max_documents;
   if (!fills_steps(capacity)) return room;
   // Lists count slices of 128 rows. Blocks begin where tiles do: documents of them need no more tiles.
-  room.slices *= capacity.block_size / kBlockStepKeys;
-  room.documents = 1;
+  room.max_slices *= capacity.block_size / kBlockStepKeys;
+  room.max_documents = 1;
   return room;
 }
 
@@ -88,11 +88,11 @@ void check_capacity(const MaskData& data, const AttnShape& shape, const MaskCapa
           "MaskBuffer: device masks need allow_fully_masked_rows=true, since the host cannot rule out fully masked "
           "rows (got "
           "allow_fully_masked_rows=false)");
-  if (const auto* documents = std::get_if<CuSeqlens>(&data)) check(*documents, room.slices);
+  if (const auto* documents = std::get_if<CuSeqlens>(&data)) check(*documents, room.max_slices);
   if (const auto* table = std::get_if<BlockTable>(&data)) {
-    check(*table, shape, std::max<int64_t>(room.block_size, 1), room.slices);
+    check(*table, shape, std::max<int64_t>(room.block_size, 1), room.max_slices);
   }
-  if (const auto* list = std::get_if<RangeList>(&data)) check(*list, room.slices);
+  if (const auto* list = std::get_if<RangeList>(&data)) check(*list, room.max_slices);
 }
 
 }  // namespace tangram::schedule

@@ -66,7 +66,7 @@ KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const G
   // Of causal blocks all columns reach the end.
   walk_ = {.descending = true, .heads_innermost = scatters_heads_inside(shape.head_dim)};
   num_q_tiles_ = static_cast<int32_t>((shape.seqlen_q + kKeyStepQueries - 1) / kKeyStepQueries);
-  max_runs_ = capacity.slices * (capacity.block_size / kKeyTileRows);  // each block may be one, in all its tiles
+  max_runs_ = capacity.max_slices * (capacity.block_size / kKeyTileRows);  // each block may be one, in all its tiles
   max_intervals_ = kIntervalsPerTile * num_tiles * capacity.head_groups;
   const auto take = [&]<class T>(int64_t count, T) {
     const size_t offset = round_up(end_, kAlignment);
@@ -110,9 +110,10 @@ void KeyImage::check(std::span<const KeyLists* const> masks) const {
     intervals += static_cast<int64_t>(mask->intervals.size());
   }
   require(runs <= max_runs_,
-          "MaskBuffer::set: the mask must fit the buffer, more slices make room (got {} runs of queries, room for {}, "
-          "slices={})",
-          runs, max_runs_, capacity_.slices);
+          "MaskBuffer::set: the mask must fit the buffer, a larger max_slices makes room (got {} runs of queries, room "
+          "for {}, "
+          "max_slices={})",
+          runs, max_runs_, capacity_.max_slices);
   require(intervals <= max_intervals_,
           "MaskBuffer::set: a mask of blocks must have few keys with queries of their own (got {} in tiles of {}, room "
           "for {})",

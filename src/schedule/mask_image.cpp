@@ -69,8 +69,8 @@ struct Writer {
 
 void require_room(std::string_view what, int64_t needed, int64_t room, std::string_view field, int64_t value) {
   require(needed <= room,
-          "MaskBuffer::set: the mask must fit the buffer, more {} make room (got {} {}, room for {}, {}={})", field,
-          needed, what, room, field, value);
+          "MaskBuffer::set: the mask must fit the buffer, a larger {} makes room (got {} {}, room for {}, {}={})",
+          field, needed, what, room, field, value);
 }
 
 }  // namespace
@@ -78,22 +78,24 @@ void require_room(std::string_view what, int64_t needed, int64_t room, std::stri
 ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const TileShape& backward,
                          const MaskCapacity& capacity)
     : capacity_(capacity), seqlen_q_(shape.seqlen_q) {
-  if (capacity_.slices == 0) capacity_.slices = capacity_.documents;
+  if (capacity_.max_slices == 0) capacity_.max_slices = capacity_.max_documents;
   constexpr int64_t kMost = int64_t{1} << 24;
-  require(0 < capacity_.documents && capacity_.documents <= kMost && 0 < capacity_.slices && capacity_.slices <= kMost,
-          "MaskBuffer: documents and slices must be positive and at most {} (got documents={}, slices={})", kMost,
-          capacity.documents, capacity.slices);
+  require(
+      0 < capacity_.max_documents && capacity_.max_documents <= kMost && 0 < capacity_.max_slices &&
+          capacity_.max_slices <= kMost,
+      "MaskBuffer: max_documents and max_slices must be positive and at most {} (got max_documents={}, max_slices={})",
+      kMost, capacity.max_documents, capacity.max_slices);
   if (capacity_.passes != AttnPasses::kBackward) {
     num_forward_work_tiles_ =
         RegularTiles{static_cast<int32_t>(shape.seqlen_q), forward.block_m, forward.anew_every}.count();
-    num_forward_runs_ = kRunsPerTile * num_forward_work_tiles_ + runs_of_slice(forward.block_m) * capacity_.slices;
+    num_forward_runs_ = kRunsPerTile * num_forward_work_tiles_ + runs_of_slice(forward.block_m) * capacity_.max_slices;
   }
   if (capacity_.passes != AttnPasses::kForward) {
     // A tile more where a document begins, of queries and of keys.
-    num_q_tiles_ = shape.seqlen_q == 0 ? 0 : tiles_of(shape.seqlen_q, backward.block_n) + capacity_.documents;
-    num_key_tiles_ = shape.seqlen_k == 0 ? 0 : tiles_of(shape.seqlen_k, backward.block_m) + capacity_.documents;
+    num_q_tiles_ = shape.seqlen_q == 0 ? 0 : tiles_of(shape.seqlen_q, backward.block_n) + capacity_.max_documents;
+    num_key_tiles_ = shape.seqlen_k == 0 ? 0 : tiles_of(shape.seqlen_k, backward.block_m) + capacity_.max_documents;
     num_backward_work_tiles_ = num_key_tiles_ * shape.num_heads_q;  // an item a head at most
-    num_backward_runs_ = kRunsPerTile * num_key_tiles_ + runs_of_slice(backward.block_m) * capacity_.slices;
+    num_backward_runs_ = kRunsPerTile * num_key_tiles_ + runs_of_slice(backward.block_m) * capacity_.max_slices;
     if (capacity_.deterministic) {
       num_turn_segments_ = kSegmentsPerRun * num_backward_runs_ + kSegmentsPerTile * num_key_tiles_;
     }
@@ -111,21 +113,23 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
   at.take<RowInterval>(num_backward_runs_ * backward.block_m);
   at.take<DqOrderSegment>(num_turn_segments_);
   bytes_ = round_up(at.end, kAlignment);
-  require(bytes_ < size_t{1} << 33, "MaskBuffer: lists must stay below 8 GiB (got documents={}, slices={}, {} bytes)",
-          capacity_.documents, capacity_.slices, bytes_);
+  require(bytes_ < size_t{1} << 33,
+          "MaskBuffer: lists must stay below 8 GiB (got max_documents={}, max_slices={}, {} bytes)",
+          capacity_.max_documents, capacity_.max_slices, bytes_);
 }
 
 void ImageLayout::check(const TileList& forward, const WorkList& backward) const {
   const auto size = [](const auto& values) { return static_cast<int64_t>(values.size()); };
   const auto need = [&](std::string_view what, int64_t needed, int64_t room) {
-    require_room(what, needed, room, "slices", capacity_.slices);
+    require_room(what, needed, room, "max_slices", capacity_.max_slices);
   };
   TANGRAM_ASSERT(size(forward.work_tiles) == num_forward_work_tiles_);
   TANGRAM_ASSERT(backward.deterministic_work_tiles.empty());
   need("runs of keys", size(forward.runs), num_forward_runs_);
-  require_room("tiles of queries", size(backward.q_tiles), num_q_tiles_, "documents", capacity_.documents);
+  require_room("tiles of queries", size(backward.q_tiles), num_q_tiles_, "max_documents", capacity_.max_documents);
   // No more items than tiles times heads, nor intervals than runs times rows: these have room where the others have.
-  require_room("items of keys", size(backward.work_tiles), num_backward_work_tiles_, "documents", capacity_.documents);
+  require_room("items of keys", size(backward.work_tiles), num_backward_work_tiles_, "max_documents",
+               capacity_.max_documents);
   need("runs of queries", size(backward.runs), num_backward_runs_);
   need("turns of runs", size(backward.dq_order_segments), num_turn_segments_);
   require(capacity_.allow_fully_masked_rows || backward.covered_queries.empty(),

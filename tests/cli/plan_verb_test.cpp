@@ -42,7 +42,7 @@ TEST(PlanVerb, PrintsTheProgramOfARank) {
   const ProgramResult ring = with({"--strategy", "ring", "--program", "1"});
   EXPECT_EQ(ring.code, 0) << ring.err;
   EXPECT_THAT(ring.out, HasSubstr("rank 1 of 4, forward, on the host\n"));
-  EXPECT_THAT(ring.out, HasSubstr("cast    0 (ring kv 1): k[0, 2048) -> r0[0, 2048)"));
+  EXPECT_THAT(ring.out, HasSubstr("group_cast 0 (ring kv 1): k[0, 2048) -> r0[0, 2048)"));
   EXPECT_THAT(ring.out, HasSubstr("\nbackward\n"));
   EXPECT_THAT(with({"--program", "3"}).out, HasSubstr("(kv stage 1)"));
   EXPECT_THAT(with({"--program", "4"}).err, HasSubstr("--program: must be a rank in [0, 4) (got 4)"));
@@ -52,14 +52,14 @@ TEST(PlanVerb, PrintsTheProgramOfARank) {
 
 TEST(PlanVerb, PrintsTheProgramThatGpusRun) {
   const ProgramResult result =
-      run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--program", "0", "--on-gpus"});
+      run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--program", "0", "--target", "gpu"});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("rank 0 of 2, forward, on GPUs\n"));
-  EXPECT_THAT(result.out, HasSubstr("open    and copy k[0, 127) -> r0[0, 127)"));
+  EXPECT_THAT(result.out, HasSubstr("open       and copy k[0, 127) -> r0[0, 127)"));
   EXPECT_THAT(result.out, HasSubstr("own keys also from k[0, 4096); waits for casts 0"));
   EXPECT_THAT(result.out, HasSubstr("; stores r"));
-  EXPECT_THAT(result.out, HasSubstr("finish  r"));
-  EXPECT_NE(run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--on-gpus"}).code, 0);
+  EXPECT_THAT(result.out, HasSubstr("finish     r"));
+  EXPECT_NE(run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--target", "gpu"}).code, 0);
 }
 
 /// Without line breaks and other white space, since pages break lines elsewhere.

@@ -68,7 +68,7 @@ TEST(PlanJson, LaunchOrdersHaveNames) {
 
 // A plan that was written once must stay readable, and mean the same, as long as the format version does not change.
 TEST(PlanJson, TheFirstVersionStaysReadable) {
-  std::ifstream file(std::string(TANGRAM_TEST_DATA) + "/golden/plan_v1.json");
+  std::ifstream file(std::string(TANGRAM_TEST_DATA) + "/golden/plan_v2.json");
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   DistAttnConfig config;
   config.cp_size = 2;
@@ -157,7 +157,7 @@ TEST(PlanJson, MessagesNameThePlace) {
     changed[json::json_pointer(pointer)] = value;
     EXPECT_THAT([&] { plan_from_json(changed.dump()); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
-  expect("/format_version", 2, "format_version must be 1 (got 2)");
+  expect("/format_version", 1, "format_version must be 2 (got 1): save the plan anew with this version");
   expect("/config/cp_size", 3, "q_dispatch must give every rank equally many chunks (got 4 of 8");
   expect("/config/cp_size", -1, "plan.config.cp_size must lie in [0, ");
   expect("/config/cp_size", 1.5, "plan.config.cp_size must be a whole number of 64 bits (got 1.5)");

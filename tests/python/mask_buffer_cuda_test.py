@@ -60,7 +60,7 @@ def assert_close(results, expected):
 
 
 def make(**options):
-    return MaskBuffer(ROWS, ROWS, HEADS, documents=128, deterministic=True, **options)
+    return MaskBuffer(ROWS, ROWS, HEADS, max_documents=128, deterministic=True, **options)
 
 
 def test_one_graph_replays_with_any_pack():
@@ -138,12 +138,12 @@ def test_memory_does_not_grow_with_masks():
 def test_a_graph_forbids_what_it_would_not_see():
     *tensors, dout = operands(4)
     leaves = [t.requires_grad_() for t in tensors]
-    buffer = MaskBuffer(ROWS, ROWS, HEADS, documents=4, deterministic=True)
+    buffer = MaskBuffer(ROWS, ROWS, HEADS, max_documents=4, deterministic=True)
     buffer.set(Mask.causal(ROWS))
     graph, results = captured(leaves, dout, buffer)
     with pytest.raises(InvalidArgument, match=r"MaskBuffer.reserve: CUDA graphs that were captured"):
-        buffer.reserve(documents=512)
-    with pytest.raises(InvalidArgument, match=r"MaskBuffer.set: the mask must fit the buffer, more documents"):
+        buffer.reserve(max_documents=512)
+    with pytest.raises(InvalidArgument, match=r"MaskBuffer.set: the mask must fit the buffer, a larger max_documents"):
         buffer.set(Mask.varlen([*range(0, ROWS, 65), ROWS], causal=True))
     graph.replay()
     assert_close(results, step(leaves, dout, Mask.causal(ROWS)))
@@ -156,7 +156,7 @@ def test_a_graph_forbids_what_it_would_not_see():
     torch.cuda.synchronize()
     for _ in range(50):  # CUDA says on a thread of its own that a graph has ended
         try:
-            return buffer.reserve(documents=256)
+            return buffer.reserve(max_documents=256)
         except InvalidArgument:
             time.sleep(0.1)
     pytest.fail("the graphs are gone, and still hold the buffer")
@@ -180,7 +180,7 @@ def test_a_buffer_may_go_before_its_graph():
 def test_default_calls_agree_and_streams_are_ordered():
     *tensors, dout = operands(6)
     leaves = [t.requires_grad_() for t in tensors]
-    buffer = MaskBuffer(ROWS, ROWS, HEADS, documents=128, deterministic=False)
+    buffer = MaskBuffer(ROWS, ROWS, HEADS, max_documents=128, deterministic=False)
     for seed in range(8):
         mask = pack(random.Random(seed))
         expected = step(leaves, dout, mask)
@@ -237,7 +237,7 @@ def test_a_graph_reads_the_documents_that_stand_in_a_tensor():
         lists.copy_(torch.tensor(ends + [ROWS] * (65 - len(ends)), dtype=torch.int32))
 
     buffer, graph, results = replayed_and_eager(
-        lambda b: b.set_cu_seqlens(lists, causal=True), change, lambda: Mask.varlen(ends), PACKS // 4, documents=64
+        lambda b: b.set_cu_seqlens(lists, causal=True), change, lambda: Mask.varlen(ends), PACKS // 4, max_documents=64
     )
     lists[1:3] = torch.tensor([50, 40], dtype=torch.int32)
     graph.replay()
@@ -250,7 +250,7 @@ def test_a_graph_reads_the_documents_that_stand_in_a_tensor():
         buffer.set_cu_seqlens([0, ROWS], causal=True)
     with pytest.raises(InvalidArgument, match="on the buffer's GPU"):
         buffer.set_cu_seqlens(lists.cpu(), causal=True)
-    with pytest.raises(InvalidArgument, match=r"more documents make room \(got 65 documents, room for 64"):
+    with pytest.raises(InvalidArgument, match=r"a larger max_documents makes room \(got 65 documents, room for 64"):
         buffer.set_cu_seqlens(torch.zeros(66, dtype=torch.int32, device="cuda"), causal=True)
 
 
@@ -285,8 +285,8 @@ def test_a_graph_reads_the_blocks_that_a_model_has_chosen(block, causal):
         lambda _: scores.uniform_(),
         lambda: Mask.from_block_indices(ROWS, ROWS, block, block, choose().cpu().numpy(), causal=causal),
         4,
-        documents=64,
-        slices=count * width,
+        max_documents=64,
+        max_slices=count * width,
     )
 
 
@@ -313,9 +313,9 @@ def test_a_graph_reads_blocks_of_head_groups(block, head_groups, causal):
         lambda _: scores.uniform_(),
         masks,
         4,
-        blocks=block,
+        block_size=block,
         head_groups=head_groups,
-        slices=head_groups * count * width,
+        max_slices=head_groups * count * width,
     )
     *tensors, _ = operands(3)
     built = flex_flash_attn_func(*tensors, buffer)[0]
@@ -362,7 +362,7 @@ def test_a_graph_reads_typed_ranges():
             tensor[:20] = torch.tensor(values)
 
     buffer, graph, _ = replayed_and_eager(
-        lambda b: b.set_ranges(q, k, types), change, lambda: Mask.from_ranges(*lists, ROWS, ROWS), 6, slices=400
+        lambda b: b.set_ranges(q, k, types), change, lambda: Mask.from_ranges(*lists, ROWS, ROWS), 6, max_slices=400
     )
     q[3, 1] = ROWS + 1
     graph.replay()

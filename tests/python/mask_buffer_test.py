@@ -63,8 +63,14 @@ def test_a_batch_is_a_mask_of_all_its_rows():
         (lambda b: flex_flash_attn_func(*arrays(), b, [(0, 1)]), "a MaskBuffer must stand alone, without k_ranges"),
         (lambda b: flex_flash_attn_func(*arrays(), b, deterministic=True), "a MaskBuffer made with deterministic=True"),
         (lambda b: flex_flash_attn_func(*arrays(), b, backend="reference"), "device and backend must be those of the"),
-        (lambda b: b.reserve(0), r"MaskBuffer.reserve: documents must be positive .* \(got documents=0, slices=0\)"),
-        (lambda b: make(documents=-1), r"MaskBuffer: documents must be positive .* \(got documents=-1, slices=0\)"),
+        (
+            lambda b: b.reserve(0),
+            r"MaskBuffer.reserve: max_documents must be positive .* \(got max_documents=0, max_slices=0\)",
+        ),
+        (
+            lambda b: make(max_documents=-1),
+            r"MaskBuffer: max_documents must be positive .* \(got max_documents=-1, max_slices=0\)",
+        ),
         (lambda b: MaskBuffer(ROWS, ROWS, 4), "MaskBuffer: heads must be a HeadConfig"),
         (lambda b: MaskBuffer(ROWS, ROWS, HEADS, device="gpu"), "MaskBuffer: device must be cpu, cuda or a number"),
         (lambda b: MaskBuffer(ROWS, ROWS, HEADS, backend="none"), "backend must be None"),
@@ -81,13 +87,13 @@ def test_what_is_refused_names_itself(call, text):
 def test_reserve_forgets_the_mask():
     buffer = make()
     buffer.set(MASKS[0])
-    buffer.reserve(documents=3, slices=9)
+    buffer.reserve(max_documents=3, max_slices=9)
     with pytest.raises(InvalidArgument, match="MaskBuffer.set must come first"):
         flex_flash_attn_func(*arrays(), buffer)
 
 
 def test_lists_of_documents_are_masks():
-    tensors, buffer = arrays(), make(documents=4)
+    tensors, buffer = arrays(), make(max_documents=4)
     ends, keys = [0, 5, 5, 30, ROWS], [0, 9, 20, 20, ROWS]
 
     def out(mask):
@@ -118,7 +124,7 @@ def test_lists_of_documents_are_masks():
 
 
 def test_blocks_are_masks():
-    tensors, buffer = arrays(), make(slices=99)
+    tensors, buffer = arrays(), make(max_slices=99)
     table = [[0, 2], [1, -1], [2, 0]]
     for causal in (False, True):
         wanted = Mask.from_block_indices(ROWS, ROWS, 16, 16, [[0, 2], [1], [2, 0]], causal=causal)
@@ -139,7 +145,7 @@ def test_head_groups_have_blocks_of_their_own():
     rng = np.random.default_rng(2)
     heads = HeadConfig(32, 4, 16, 16, "float32")  # blocks of 16 want eight to share a K/V head
     tensors = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4)]
-    buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", blocks=16, head_groups=2, slices=12)
+    buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", block_size=16, head_groups=2, max_slices=12)
     table = np.array([[[0, 2], [1, -1], [2, 0]], [[1, -1], [0, 1], [2, 1]]])
     for causal in (False, True):
         masks = [Mask.from_block_indices(ROWS, ROWS, 16, 16, rows, causal=causal) for rows in table]
@@ -151,7 +157,10 @@ def test_head_groups_have_blocks_of_their_own():
         (table[0], r"must be \[2, query blocks, width\] with 3 query blocks \(got \(3, 2\)\)"),
         (table[:, :2], r"with 3 query blocks \(got \(2, 2, 2\)\)"),
         (np.full((2, 3, 1), 3), r"indices must lie in \[0, 3\) \(got 3 in query block 0 of head group 0\)"),
-        (table[:, :, :1].repeat(3, 2), r"fit the buffer, more slices make room \(got 2 x 3 query blocks of up to 3"),
+        (
+            table[:, :, :1].repeat(3, 2),
+            r"fit the buffer, a larger max_slices makes room \(got 2 x 3 query blocks of up to 3",
+        ),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             buffer.set_blocks(indices, 16, causal=False)
@@ -176,7 +185,7 @@ def test_what_no_row_chose_reaches_nothing():
     k[16:32, :2] = v[16:32, :2] = k[32:, 2:] = v[32:, 2:] = np.nan
     for causal in (False, True):
         masks = [Mask.from_block_indices(ROWS, ROWS, 16, 16, rows, causal=causal) for rows in table]
-        buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", blocks=16, head_groups=2, slices=12)
+        buffer = MaskBuffer(ROWS, ROWS, heads, device="cpu", block_size=16, head_groups=2, max_slices=12)
         buffer.set_blocks(table, 16, causal=causal)
         for mask in (buffer, masks):
             leaves = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
@@ -196,7 +205,7 @@ def test_what_no_row_chose_reaches_nothing():
 
 
 def test_typed_ranges_are_masks():
-    tensors, buffer = arrays(), make(slices=9)
+    tensors, buffer = arrays(), make(max_slices=9)
     q, k, types = [[0, 20], [20, 48], [0, 20]], [[0, 20], [10, 48], [30, 48]], [1, 3, 0]
     for kinds in (types, None):
         wanted = Mask.from_ranges(q, k, kinds or "full", ROWS, ROWS)
@@ -217,7 +226,7 @@ def test_typed_ranges_are_masks():
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_ranges_of_another_shape_are_not_taken_for_another_mask(dtype):
     """Of as many numbers as pairs have, they were: begins and ends apart, say."""
-    tensors, buffer = arrays(), make(slices=9)
+    tensors, buffer = arrays(), make(max_slices=9)
     begins_and_ends = np.array([[0, 10, 30], [10, 30, ROWS]], dtype)
     pairs = np.ascontiguousarray(begins_and_ends.T)
     buffer.set_ranges(pairs, pairs)

@@ -47,7 +47,7 @@ def buffer(rows=ROWS, **options):
 
 
 def blocks(indices=TABLE, size=16, **options):
-    made = buffer(**{"slices": 12, **options})
+    made = buffer(**{"max_slices": 12, **options})
     made.set_blocks(indices, size, causal=False)
     return made
 
@@ -204,57 +204,63 @@ MISTAKES = {
     ),
     # Buffers on the host refuse what one on a GPU would.
     "more documents than there is room for": (
-        lambda: buffer(documents=2).set_cu_seqlens([0, 9, 20, ROWS], causal=True),
+        lambda: buffer(max_documents=2).set_cu_seqlens([0, 9, 20, ROWS], causal=True),
         CU,
         "documents",
         "(got 3 documents, room for 2)",
-        "more documents make room",
+        "a larger max_documents makes room",
     ),
     "more blocks than there is room for": (
-        lambda: blocks(slices=5),
+        lambda: blocks(max_slices=5),
         SET_BLOCKS,
         "slices",
         "(got 3 query blocks of up to 2 blocks, room for 5 blocks)",
-        "more slices make room",
+        "a larger max_slices makes room",
     ),
     "more ranges than there is room for": (
-        lambda: buffer(slices=2).set_ranges(PAIRS, PAIRS),
+        lambda: buffer(max_slices=2).set_ranges(PAIRS, PAIRS),
         RANGES,
         "slices",
         "(got 3 ranges, room for 2)",
-        "more slices make room",
+        "a larger max_slices makes room",
     ),
-    "blocks of no tiles": (lambda: buffer(blocks=24), BUFFER, "blocks", "(got block_size=24)", "multiples of 16 rows"),
+    "blocks of no tiles": (
+        lambda: buffer(block_size=24),
+        BUFFER,
+        "blocks",
+        "(got block_size=24)",
+        "multiples of 16 rows",
+    ),
     "smaller blocks than the buffer's": (
-        lambda: blocks(blocks=32),
+        lambda: blocks(block_size=32),
         SET_BLOCKS,
         "block_size",
         "(got block_size=16)",
         "at least that of the buffer, 32",
     ),
     "documents in a buffer for blocks": (
-        lambda: buffer(blocks=16).set_cu_seqlens([0, ROWS], causal=True),
+        lambda: buffer(block_size=16).set_cu_seqlens([0, ROWS], causal=True),
         CU,
         "a buffer made for blocks",
         "(got documents)",
         "set_blocks() or set()",
     ),
     "small blocks that repeat bit for bit": (
-        lambda: buffer(blocks=16, deterministic=True),
+        lambda: buffer(block_size=16, deterministic=True),
         BUFFER,
         "blocks",
         "(got deterministic=true)",
         "a buffer without block_size",
     ),
     "blocks with softcap": (
-        lambda: attend(blocks(blocks=16), softcap=3.0).sum().backward(),
+        lambda: attend(blocks(block_size=16), softcap=3.0).sum().backward(),
         FLEX,
         "a MaskBuffer for blocks",
         "softcap=3",
         "must be without softcap",
     ),
     "blocks with a sink": (
-        lambda: attend(blocks(blocks=16), sink=torch.zeros(1, 16)).sum().backward(),
+        lambda: attend(blocks(block_size=16), sink=torch.zeros(1, 16)).sum().backward(),
         FLEX,
         "a MaskBuffer for blocks",
         "dsink=true",
@@ -274,9 +280,15 @@ MISTAKES = {
         "allow_fully_masked_rows=false",
         "must see a key",
     ),
-    "blocks below none": (lambda: buffer(blocks=-1), BUFFER, "blocks", "(got block_size=-1)", "must not be negative"),
+    "blocks below none": (
+        lambda: buffer(block_size=-1),
+        BUFFER,
+        "blocks",
+        "(got block_size=-1)",
+        "must not be negative",
+    ),
     "a block of blocks that is outside": (
-        lambda: blocks([TABLE, [[0, 1], [1, 3], [2, 0]]], blocks=16, head_groups=2),
+        lambda: blocks([TABLE, [[0, 1], [1, 3], [2, 0]]], block_size=16, head_groups=2),
         SET_BLOCKS,
         "indices",
         "(got 3 in query block 1 of head group 1)",
@@ -291,7 +303,7 @@ MISTAKES = {
         "whole number",
     ),
     "blocks of nothing": (lambda: blocks(size=np.int64(0)), SET_BLOCKS, "block_size", "(got 0)", "must be positive"),
-    "blocks in floating point": (lambda: buffer(blocks=16.0), BUFFER, "blocks", "(got 16.0)", "a whole number"),
+    "blocks in floating point": (lambda: buffer(block_size=16.0), BUFFER, "blocks", "(got 16.0)", "a whole number"),
     "rows in floating point": (lambda: buffer(rows=48.0), BUFFER, "seqlen_q", "(got 48.0)", "a whole number"),
     "room as text": (
         lambda: buffer().reserve("9"),
@@ -418,7 +430,9 @@ def test_a_buffer_on_a_gpu_that_is_not_there(device):
 
 def test_what_other_libraries_hold_is_taken():
     """Whole numbers of NumPy and torch, pairs of blocks as a tensor, groups as lists of several lengths."""
-    made = MaskBuffer(np.int64(ROWS), torch.tensor(ROWS), HEADS, device="cpu", slices=np.int32(12), blocks=np.int64(16))
+    made = MaskBuffer(
+        np.int64(ROWS), torch.tensor(ROWS), HEADS, device="cpu", max_slices=np.int32(12), block_size=np.int64(16)
+    )
     made.set_blocks(TABLE, np.int64(16), causal=False)
     made.set(Mask.block_sparse(ROWS, ROWS, np.int64(16), 16, torch.tensor([(0, 0), (1, 2)])))
     buffer().set_cu_seqlens([0, 20, ROWS], causal=True, window=np.array([3, 0]))

@@ -100,7 +100,7 @@ TEST(MaskBufferOnTheHost, ReadsListsOfDocumentsAsAGpuDoes) {
 TEST(MaskBufferOnTheHost, HeadGroupsHaveBlocksOfTheirOwn) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
   Tensors tensors;
-  MaskBuffer buffer(kShape, {.slices = 12, .block_size = 32, .head_groups = 2}, *backend);
+  MaskBuffer buffer(kShape, {.max_slices = 12, .block_size = 32, .head_groups = 2}, *backend);
   const std::vector<int32_t> indices{0, 2, 1, -1, 2, 0, 1, -1, 0, 1, 2, 1};  // of three blocks of queries, twice
   for (const bool causal : {false, true}) {
     std::vector<Mask> masks;
@@ -151,10 +151,11 @@ TEST(MaskBufferOnTheHost, RefusesWhatItSaysItRefuses) {
   forward.set(causal_mask(kRows, kRows));
   EXPECT_EQ(support::message_of([&] { tensors.step(forward); }),
             "MaskBuffer::backward: the buffer must be for this pass (got one for forward alone)");
-  EXPECT_EQ(support::message_of([&] { MaskBuffer(kShape, {.documents = 0}, *backend); }),
-            "MaskBuffer: documents must be positive and slices not negative (got documents=0, slices=0)");
+  EXPECT_EQ(
+      support::message_of([&] { MaskBuffer(kShape, {.max_documents = 0}, *backend); }),
+      "MaskBuffer: max_documents must be positive and max_slices not negative (got max_documents=0, max_slices=0)");
   buffer.set(causal_mask(kRows, kRows));
-  buffer.reserve({.documents = 7});
+  buffer.reserve({.max_documents = 7});
   EXPECT_EQ(buffer.capacity().documents, 7);
   EXPECT_THROW(tensors.step(buffer), InvalidArgument) << "the mask is forgotten";
 }
@@ -174,28 +175,32 @@ TEST(MaskBufferOnTheHost, RefusesMasksThatAGpuHasNoRoomFor) {
   longer.seqlen_q = longer.seqlen_k = 2000;
   std::vector<int64_t> documents;
   for (int64_t end = 0; end <= 2000; end += 100) documents.push_back(end);
-  MaskBuffer packs(longer, {.documents = 1}, *backend);
-  EXPECT_EQ(support::message_of([&] { packs.set(varlen_mask(documents, true)); }),
-            "MaskBuffer::set: the mask must fit the buffer, more documents make room (got 40 tiles of queries, room "
-            "for 33, documents=1)");
-  packs.reserve({.documents = 20});
+  MaskBuffer packs(longer, {.max_documents = 1}, *backend);
+  EXPECT_EQ(
+      support::message_of([&] { packs.set(varlen_mask(documents, true)); }),
+      "MaskBuffer::set: the mask must fit the buffer, a larger max_documents makes room (got 40 tiles of queries, room "
+      "for 33, documents=1)");
+  packs.reserve({.max_documents = 20});
   packs.set(varlen_mask(documents, true));
-  EXPECT_EQ(refusal({.documents = 7},
-                    [&](MaskBuffer& b) { b.set_cu_seqlens({.q = ends.data(), .is_int64 = true, .documents = 24}); }),
-            "MaskBuffer::set_cu_seqlens: the mask must fit the buffer, more documents make room (got 24 documents, "
-            "room for 7)");
+  EXPECT_EQ(
+      refusal({.max_documents = 7},
+              [&](MaskBuffer& b) { b.set_cu_seqlens({.q = ends.data(), .is_int64 = true, .documents = 24}); }),
+      "MaskBuffer::set_cu_seqlens: the mask must fit the buffer, a larger max_documents makes room (got 24 documents, "
+      "room for 7)");
   const std::vector<int32_t> pairs{0, 8, 8, 16, 16, 24};
   EXPECT_EQ(
-      refusal({.slices = 2},
+      refusal({.max_slices = 2},
               [&](MaskBuffer& b) { b.set_ranges({.q_ranges = pairs.data(), .k_ranges = pairs.data(), .count = 3}); }),
-      "MaskBuffer::set_ranges: the mask must fit the buffer, more slices make room (got 3 ranges, room for 2)");
+      "MaskBuffer::set_ranges: the mask must fit the buffer, a larger max_slices makes room (got 3 ranges, room for "
+      "2)");
   const std::vector<int32_t> indices(12, -1);
   const auto blocks = [&](int64_t width, int64_t size) {
     return
         [=, &indices](MaskBuffer& b) { b.set_blocks({.indices = indices.data(), .width = width, .block_size = size}); };
   };
-  EXPECT_EQ(refusal({.slices = 11}, blocks(2, 16)),
-            "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 6 query blocks of up to "
+  EXPECT_EQ(refusal({.max_slices = 11}, blocks(2, 16)),
+            "MaskBuffer::set_blocks: the mask must fit the buffer, a larger max_slices makes room (got 6 query blocks "
+            "of up to "
             "2 blocks, room for 11 blocks)");
   EXPECT_EQ(refusal({}, blocks(1, 8)), "MaskBuffer::set_blocks: block_size must be at least 16 (got block_size=8)");
   EXPECT_EQ(refusal({.allow_fully_masked_rows = false}, blocks(2, 16)),
@@ -223,13 +228,14 @@ TEST(MaskBufferOnTheHost, RefusesBlocksThatAGpuDoesNotTake) {
   EXPECT_EQ(made({.deterministic = true, .block_size = 128}), "nothing was thrown")
       << "kernels that do not gather take these";
   Tensors tensors;
-  MaskBuffer buffer(kShape, {.slices = 12, .block_size = 32}, *backend);
+  MaskBuffer buffer(kShape, {.max_slices = 12, .block_size = 32}, *backend);
   const std::vector<int32_t> indices{0, 1, 2, 1, 1, 0};
   EXPECT_EQ(support::message_of([&] { buffer.set_blocks({.indices = indices.data(), .width = 1, .block_size = 16}); }),
             "MaskBuffer::set_blocks: block_size must be at least that of the buffer, 32, and a multiple of 16 (got "
             "block_size=16)");
   EXPECT_EQ(support::message_of([&] { buffer.set_blocks({.indices = indices.data(), .width = 5, .block_size = 32}); }),
-            "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 1 x 3 query blocks of up "
+            "MaskBuffer::set_blocks: the mask must fit the buffer, a larger max_slices makes room (got 1 x 3 query "
+            "blocks of up "
             "to 5 blocks of 32, room for 12 blocks of 32)");
   for (const auto* what : {"documents", "ranges"}) {
     const std::string text = support::message_of([&] {
@@ -262,13 +268,13 @@ TEST(MaskBufferOnTheHost, RefusesBlocksThatAGpuDoesNotTake) {
 TEST(MaskBuffer, BlocksOf128OnTheHostAreRefusedAsOnAGpu) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
   const AttnShape shape{512, 512, 2, 2, 16, 16, DType::kFloat32};
-  MaskBuffer shared(shape, {.slices = 16, .block_size = 128}, *backend);
+  MaskBuffer shared(shape, {.max_slices = 16, .block_size = 128}, *backend);
   EXPECT_NE(support::message_of([&] {
               shared.set(Mask(512, 512, {AttnSlice::full({0, 160}, {0, 128})}));
             }).find("all queries of a tile of 64 see something, or none"),
             std::string::npos);
   shared.set(Mask(512, 512, {AttnSlice::full({0, 256}, {0, 128})}));
-  MaskBuffer of_two(shape, {.slices = 32, .passes = AttnPasses::kForward, .block_size = 128, .head_groups = 2},
+  MaskBuffer of_two(shape, {.max_slices = 32, .passes = AttnPasses::kForward, .block_size = 128, .head_groups = 2},
                     *backend);
   const std::vector<int32_t> indices(2 * 3, 0);
   EXPECT_NE(support::message_of([&] {

@@ -33,7 +33,7 @@ inline BlockCase block_case(int64_t rows, int64_t keys, int heads_q, int heads_k
                             int head_groups, AttnPasses passes = AttnPasses::kBoth) {
   return {{rows, keys, heads_q, heads_kv, 128, 128, DType::kBFloat16},
           tile_rows,
-          {.slices = 40'000, .passes = passes, .block_size = block, .head_groups = head_groups}};
+          {.max_slices = 40'000, .passes = passes, .block_size = block, .head_groups = head_groups}};
 }
 
 /// With tiles of the forward pass that begin anew with each block.

@@ -91,7 +91,7 @@ TEST(BlockLists, WhatIsRefusedLeavesAMaskThatShowsNothing) {
 TEST(BlockLists, TablesThatHaveNoRoomAreRefusedBefore) {
   const BlockCase c = block_case(512, 512, 16, 2, 16, 32, 2);
   MaskCapacity capacity = c.capacity;
-  capacity.slices = 2 * 16 * 4;
+  capacity.max_slices = 2 * 16 * 4;
   const BlockImageLayout layout(c.shape, c.tile_rows, capacity, {});
   const int32_t index = 0;
   const BlockTable table{.indices = &index, .width = 4, .block_size = 32, .head_groups = 2};
@@ -101,10 +101,10 @@ TEST(BlockLists, TablesThatHaveNoRoomAreRefusedBefore) {
     change(wrong);
     return message_of<InvalidArgument>([&] { block_lists_of(layout, wrong); });
   };
-  EXPECT_EQ(
-      refused([](BlockTable& t) { t.width = 5; }),
-      "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 2 x 16 query blocks of up "
-      "to 5 blocks of 32, room for 128 blocks of 32)");
+  EXPECT_EQ(refused([](BlockTable& t) { t.width = 5; }),
+            "MaskBuffer::set_blocks: the mask must fit the buffer, a larger max_slices makes room (got 2 x 16 query "
+            "blocks of up "
+            "to 5 blocks of 32, room for 128 blocks of 32)");
   EXPECT_EQ(refused([](BlockTable& t) { t.head_groups = 1; }),
             "MaskBuffer::set_blocks: tables must be of the buffer's head groups, 2 (got head_groups=1)");
   EXPECT_EQ(refused([](BlockTable& t) { t.block_size = 16; }),

@@ -14,9 +14,9 @@ TEST(BufferRoom, LargeBlocksCountAsSlicesOf128Rows) {
   EXPECT_FALSE(fills_steps({.block_size = 64}));
   EXPECT_FALSE(fills_steps({.block_size = 128, .head_groups = 2})) << "each has blocks of its own";
   EXPECT_TRUE(fills_steps({.block_size = 384}));
-  EXPECT_EQ(list_capacity({.documents = 9}), (MaskCapacity{.documents = 9, .slices = 9}));
-  EXPECT_EQ(list_capacity({.slices = 7, .block_size = 384}),
-            (MaskCapacity{.documents = 1, .slices = 21, .block_size = 384}));
+  EXPECT_EQ(list_capacity({.max_documents = 9}), (MaskCapacity{.max_documents = 9, .max_slices = 9}));
+  EXPECT_EQ(list_capacity({.max_slices = 7, .block_size = 384}),
+            (MaskCapacity{.max_documents = 1, .max_slices = 21, .block_size = 384}));
 }
 
 TEST(BufferRoom, NamesWhatToMakeLarger) {
@@ -25,14 +25,15 @@ TEST(BufferRoom, NamesWhatToMakeLarger) {
   const auto refusal = [&](const MaskData& data, const MaskCapacity& capacity) {
     return support::message_of([&] { check_capacity(data, shape, list_capacity(capacity)); });
   };
-  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 2, .block_size = 128}, {.slices = 4}), "nothing was thrown");
-  EXPECT_EQ(
-      refusal(BlockTable{.indices = list, .width = 2, .block_size = 128}, {.slices = 3}),
-      "MaskBuffer::set_blocks: the mask must fit the buffer, more slices make room (got 2 query blocks of up to 2 "
-      "blocks, room for 3 blocks)");
-  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 1, .block_size = 192}, {.slices = 9, .block_size = 128}),
+  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 2, .block_size = 128}, {.max_slices = 4}),
+            "nothing was thrown");
+  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 2, .block_size = 128}, {.max_slices = 3}),
+            "MaskBuffer::set_blocks: the mask must fit the buffer, a larger max_slices makes room (got 2 query blocks "
+            "of up to 2 "
+            "blocks, room for 3 blocks)");
+  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 1, .block_size = 192}, {.max_slices = 9, .block_size = 128}),
             "MaskBuffer::set_blocks: block_size must be a multiple of the buffer's, 128 (got block_size=192)");
-  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 1, .block_size = 128, .head_groups = 2}, {.slices = 9}),
+  EXPECT_EQ(refusal(BlockTable{.indices = list, .width = 1, .block_size = 128, .head_groups = 2}, {.max_slices = 9}),
             "MaskBuffer::set_blocks: blocks of head groups must be of a buffer made for blocks, "
             "MaskCapacity::block_size and head_groups (got head_groups=2)");
   EXPECT_EQ(refusal(CuSeqlens{.q = list, .documents = 3, .window = {-2, 0}}, {}),

@@ -58,7 +58,7 @@ TEST(BuildBlocks, BothPassesShowTheBlocks) {
 }
 
 TEST(BuildBlocks, WhatIsRefusedLeavesAMaskThatShowsNothing) {
-  const ImageCase c = case_of(512, 640, 8, 1, {.documents = 4, .slices = 40});
+  const ImageCase c = case_of(512, 640, 8, 1, {.max_documents = 4, .max_slices = 40});
   BuiltImages images(c);
   const Choice good{{0, 3, -1, 4, 1, -1, -1, -1, -1, 0, 1, 2}, 3, 128, false};
   const auto with = [&](size_t at, int32_t index) {
@@ -93,7 +93,7 @@ TEST(BuildBlocks, WhatIsRefusedLeavesAMaskThatShowsNothing) {
 
 // A slice of a block that is longer than 128 rows is in more tiles than a buffer has room for.
 TEST(BuildBlocks, RunsThatHaveNoRoomAreRefused) {
-  const ImageCase c = case_of(4096, 4096, 8, 1, {.documents = 1, .slices = 32});
+  const ImageCase c = case_of(4096, 4096, 8, 1, {.max_documents = 1, .max_slices = 32});
   BuiltImages images(c);
   Choice choice{{}, 4, 512, false};
   for (int32_t row = 0; row < 8; ++row) {
@@ -107,7 +107,7 @@ TEST(BuildBlocks, RunsThatHaveNoRoomAreRefused) {
 }
 
 TEST(BuildBlocks, TurnsThatHaveNoRoomAreRefused) {
-  const ImageCase c = case_of(512, 640, 8, 1, {.documents = 4, .slices = 40, .deterministic = true});
+  const ImageCase c = case_of(512, 640, 8, 1, {.max_documents = 4, .max_slices = 40, .deterministic = true});
   BuiltImages images(c);
   const Choice good{{0, 3, -1, 4, 1, -1, -1, -1, -1, 0, 1, 2}, 3, 128, false};
   std::vector<std::byte> memory;

@@ -20,18 +20,18 @@ inline ImageCase case_of(int64_t rows, int64_t keys, int heads_q, int heads_kv, 
 
 /// For random_pack().
 inline std::vector<ImageCase> document_cases() {
-  const MaskCapacity both{.documents = 80};
+  const MaskCapacity both{.max_documents = 80};
   return {case_of(3000, 3000, 8, 1, both),
           case_of(3000, 3000, 4, 4, both),
           case_of(2048, 900, 16, 2, both),
           case_of(700, 2500, 6, 2, both),
           case_of(3000, 3000, 10, 2, both),
-          case_of(3000, 3000, 8, 2, {.documents = 80, .passes = AttnPasses::kForward}),
-          case_of(3000, 3000, 8, 2, {.documents = 80, .passes = AttnPasses::kBackward}),
-          case_of(3000, 3000, 8, 2, {.documents = 80, .deterministic = true}),
-          case_of(700, 2500, 6, 2, {.documents = 80, .deterministic = true}),
+          case_of(3000, 3000, 8, 2, {.max_documents = 80, .passes = AttnPasses::kForward}),
+          case_of(3000, 3000, 8, 2, {.max_documents = 80, .passes = AttnPasses::kBackward}),
+          case_of(3000, 3000, 8, 2, {.max_documents = 80, .deterministic = true}),
+          case_of(700, 2500, 6, 2, {.max_documents = 80, .deterministic = true}),
           case_of(0, 500, 2, 1, both),
-          case_of(500, 0, 2, 1, {.documents = 80, .deterministic = true})};
+          case_of(500, 0, 2, 1, {.max_documents = 80, .deterministic = true})};
 }
 
 struct Pack {
@@ -92,7 +92,7 @@ inline Pack random_pack(std::mt19937& rng, const ImageCase& c) {
 
 /// For random_choice().
 inline std::vector<ImageCase> block_cases() {
-  const MaskCapacity both{.documents = 80, .slices = 16'000};
+  const MaskCapacity both{.max_documents = 80, .max_slices = 16'000};
   ImageCase of_24 = case_of(2000, 2000, 8, 1, both);  // heads of 64: tiles that no block fits
   of_24.forward.block_m = 24;
   // And that begin anew with each block. Scattered items are dealt in sections where multiprocessors are few.
@@ -107,9 +107,9 @@ inline std::vector<ImageCase> block_cases() {
           case_of(2048, 2048, 4, 4, both),
           case_of(2048, 900, 16, 2, both),
           case_of(700, 2500, 6, 2, both),
-          case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .deterministic = true}),
-          case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .passes = AttnPasses::kForward}),
-          case_of(2000, 2000, 8, 2, {.documents = 80, .slices = 16'000, .passes = AttnPasses::kBackward})};
+          case_of(2000, 2000, 8, 2, {.max_documents = 80, .max_slices = 16'000, .deterministic = true}),
+          case_of(2000, 2000, 8, 2, {.max_documents = 80, .max_slices = 16'000, .passes = AttnPasses::kForward}),
+          case_of(2000, 2000, 8, 2, {.max_documents = 80, .max_slices = 16'000, .passes = AttnPasses::kBackward})};
 }
 
 /// Blocks of keys for each block of queries.
@@ -219,7 +219,7 @@ inline Ranges ranges_of(const TypedRanges& typed) {
 /// For random_ranges().
 inline std::vector<ImageCase> range_cases() {
   std::vector<ImageCase> cases = document_cases();
-  for (ImageCase& c : cases) c.capacity.slices = 600;  // of many rows each
+  for (ImageCase& c : cases) c.capacity.max_slices = 600;  // of many rows each
   return cases;
 }
 

@@ -33,7 +33,7 @@ TEST(BuildDocuments, EqualsTheListsOfTheHostBitForBit) {
 }
 
 TEST(BuildDocuments, LongSequencesOfFewDocuments) {
-  BuiltImages images(case_of(70'000, 70'000, 64, 8, {.documents = 8}));
+  BuiltImages images(case_of(70'000, 70'000, 64, 8, {.max_documents = 8}));
   for (const std::vector<int32_t>& ends :
        {std::vector<int32_t>{0, 70'000}, {0, 1, 70'000}, {0, 20'000, 20'050, 50'001, 70'000}}) {
     for (const int64_t right : {-1, 0}) {
@@ -45,7 +45,7 @@ TEST(BuildDocuments, LongSequencesOfFewDocuments) {
 }
 
 TEST(BuildDocuments, ReadsListsOf64Bits) {
-  BuiltImages images(case_of(3000, 3000, 8, 1, {.documents = 8}));
+  BuiltImages images(case_of(3000, 3000, 8, 1, {.max_documents = 8}));
   const std::vector<int64_t> wide{0, 100, 900, 3000};
   Documents documents;
   documents.cu_q = documents.cu_k = wide.data();
@@ -57,7 +57,7 @@ TEST(BuildDocuments, ReadsListsOf64Bits) {
 }
 
 TEST(BuildDocuments, WhatIsRefusedLeavesAMaskThatShowsNothing) {
-  BuiltImages images(case_of(3000, 3000, 8, 1, {.documents = 4, .slices = 40}));
+  BuiltImages images(case_of(3000, 3000, 8, 1, {.max_documents = 4, .max_slices = 40}));
   const std::vector<int32_t> good{0, 1000, 3000};
   std::vector<int32_t> many{0};
   while (many.size() < 40) many.push_back(many.back() + 65);
@@ -107,14 +107,18 @@ TEST(BuildReport, NamesWhatToChange) {
             "MaskBuffer::set_blocks: indices must lie in [0, 60) (got 50 in query block 3" + end);
   EXPECT_EQ(text(Problem::kBlockRepeats),
             "MaskBuffer::set_blocks: indices must not repeat (got 50 in query block 3" + end);
-  EXPECT_EQ(
-      text(Problem::kQueryTiles),
-      "MaskBuffer: the mask must fit the buffer, more documents make room (got 50 tiles of queries, room for 60" + end);
+  EXPECT_EQ(text(Problem::kQueryTiles),
+            "MaskBuffer: the mask must fit the buffer, a larger max_documents makes room (got 50 tiles of queries, "
+            "room for 60" +
+                end);
   EXPECT_EQ(
       text(Problem::kBackwardRuns),
-      "MaskBuffer: the mask must fit the buffer, more slices make room (got 50 runs of queries, room for 60" + end);
-  EXPECT_EQ(text(Problem::kTurns),
-            "MaskBuffer: the mask must fit the buffer, more slices make room (got 50 turns of runs, room for 60" + end);
+      "MaskBuffer: the mask must fit the buffer, a larger max_slices makes room (got 50 runs of queries, room for 60" +
+          end);
+  EXPECT_EQ(
+      text(Problem::kTurns),
+      "MaskBuffer: the mask must fit the buffer, a larger max_slices makes room (got 50 turns of runs, room for 60" +
+          end);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST(BuildRanges, EqualsTheListsOfTheHostBitForBit) {
 
 // Bands of one rectangle have the same ranges in a tile.
 TEST(BuildRanges, BandsOfOneRectangle) {
-  const ImageCase c = case_of(1000, 1000, 8, 1, {.documents = 80});
+  const ImageCase c = case_of(1000, 1000, 8, 1, {.max_documents = 80});
   BuiltImages images(c);
   const TypedRanges typed{{0, 500, 500, 1000, 0, 499, 500, 999}, {0, 500, 500, 1000, 1, 500, 501, 1000}, {1, 1, 2, 2}};
   ASSERT_EQ(build_ranges(images, ranges_of(typed)).problem, Problem::kNone);
@@ -48,7 +48,7 @@ TEST(BuildRanges, SectionsOfANestedMask) {
     for (const int32_t rows : {1000, 6000, 12'000, 30'000}) {
       const bool deterministic = rows == 6000 || heads_q == 16;
       const ImageCase c =
-          case_of(rows, rows + 1000, heads_q, heads_kv, {.documents = 8, .deterministic = deterministic});
+          case_of(rows, rows + 1000, heads_q, heads_kv, {.max_documents = 8, .deterministic = deterministic});
       BuiltImages images(c);
       const TypedRanges typed{{0, rows}, {300, 300 + rows}, {1}};
       ASSERT_EQ(build_ranges(images, ranges_of(typed)).problem, Problem::kNone);
@@ -59,7 +59,7 @@ TEST(BuildRanges, SectionsOfANestedMask) {
 }
 
 TEST(BuildRanges, OneTypeOfAll) {
-  const ImageCase c = case_of(1000, 1000, 8, 1, {.documents = 80});
+  const ImageCase c = case_of(1000, 1000, 8, 1, {.max_documents = 80});
   BuiltImages images(c);
   const TypedRanges typed{{0, 500, 500, 1000}, {0, 500, 500, 1000}, {1, 1}};
   Ranges ranges = ranges_of(typed);
@@ -72,7 +72,7 @@ TEST(BuildRanges, OneTypeOfAll) {
 // Of several pairs that meet, the one whose later range is given first is named, and the earliest that it meets.
 TEST(BuildRanges, TheFirstRangeThatMeetsOneBeforeIsNamed) {
   std::mt19937 rng(2);
-  const ImageCase c = case_of(3000, 3000, 8, 1, {.documents = 80, .slices = 600});
+  const ImageCase c = case_of(3000, 3000, 8, 1, {.max_documents = 80, .max_slices = 600});
   BuiltImages images(c);
   int64_t num_refused = 0;
   for (int round = 0; round < (support::is_long_run() ? 2000 : 60); ++round) {
@@ -106,7 +106,7 @@ TEST(BuildRanges, TheFirstRangeThatMeetsOneBeforeIsNamed) {
 }
 
 TEST(BuildRanges, TurnsThatHaveNoRoomAreRefused) {
-  const ImageCase c = case_of(512, 640, 8, 1, {.documents = 4, .slices = 40, .deterministic = true});
+  const ImageCase c = case_of(512, 640, 8, 1, {.max_documents = 4, .max_slices = 40, .deterministic = true});
   BuiltImages images(c);
   const TypedRanges good{{0, 200, 0, 200, 200, 512}, {0, 300, 300, 640, 0, 640}, {0, 1, 1}};
   const int64_t refused = images
@@ -122,7 +122,7 @@ TEST(BuildRanges, TurnsThatHaveNoRoomAreRefused) {
 }
 
 TEST(BuildRanges, WhatIsRefusedLeavesAMaskThatShowsNothing) {
-  const ImageCase c = case_of(1000, 600, 8, 1, {.documents = 80});
+  const ImageCase c = case_of(1000, 600, 8, 1, {.max_documents = 80});
   BuiltImages images(c);
   const TypedRanges good{{0, 100, 50, 300, 300, 400}, {0, 100, 100, 300, 0, 600}, {0, 1, 2}};
   const auto with = [&](auto TypedRanges::* list, size_t at, int32_t value) {

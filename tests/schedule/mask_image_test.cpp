@@ -85,7 +85,7 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
   std::mt19937 rng(1);
   size_t runs_with_intervals = 0, segments = 0;
   for (const bool deterministic : {false, true}) {
-    const ImageLayout layout(kShape, kForward, kBackward, {.documents = 100, .deterministic = deterministic});
+    const ImageLayout layout(kShape, kForward, kBackward, {.max_documents = 100, .deterministic = deterministic});
     std::vector<std::byte> memory(layout.bytes() + 256);
     std::byte* const image = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
     for (int round = 0; round < 200; ++round) {
@@ -134,7 +134,7 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
 }
 
 TEST(MaskImage, RefusesWhatHasNoRoomAndNamesIt) {
-  const ImageLayout layout(kShape, kForward, kBackward, {.documents = 3});
+  const ImageLayout layout(kShape, kForward, kBackward, {.max_documents = 3});
   std::vector<AttnSlice> documents, blocks;
   for (int64_t row = 0; row < kRows; row += 100)
     documents.push_back(AttnSlice::full({row, row + 100}, {row, row + 100}));
@@ -145,11 +145,11 @@ TEST(MaskImage, RefusesWhatHasNoRoomAndNamesIt) {
     return support::message_of<InvalidArgument>([&] { layout.check(lists.forward, lists.backward); });
   };
   EXPECT_EQ(message({AttnSlice::causal({0, kRows}, {0, kRows})}), "nothing was thrown");
-  EXPECT_EQ(
-      message(documents),
-      "MaskBuffer::set: the mask must fit the buffer, more documents make room (got 60 tiles of queries, room for "
-      "50, documents=3)");
-  EXPECT_NE(message(blocks).find("more slices make room"), std::string::npos) << message(blocks);
+  EXPECT_EQ(message(documents),
+            "MaskBuffer::set: the mask must fit the buffer, a larger max_documents makes room (got 60 tiles of "
+            "queries, room for "
+            "50, documents=3)");
+  EXPECT_NE(message(blocks).find("a larger max_slices makes room"), std::string::npos) << message(blocks);
 }
 
 TEST(MaskImage, RefusesRowsWithoutKeysWhereThereAreToBeNone) {
@@ -166,9 +166,9 @@ TEST(MaskImage, RefusesRowsWithoutKeysWhereThereAreToBeNone) {
 
 TEST(MaskImage, RefusesCapacitiesThatAreNone) {
   const auto make = [](const MaskCapacity& capacity) { ImageLayout(kShape, kForward, kBackward, capacity); };
-  EXPECT_THROW(make({.documents = 0}), InvalidArgument);
-  EXPECT_THROW(make({.slices = -3}), InvalidArgument);
-  EXPECT_THROW(make({.documents = int64_t{1} << 40}), InvalidArgument);
+  EXPECT_THROW(make({.max_documents = 0}), InvalidArgument);
+  EXPECT_THROW(make({.max_slices = -3}), InvalidArgument);
+  EXPECT_THROW(make({.max_documents = int64_t{1} << 40}), InvalidArgument);
 }
 
 TEST(MaskImage, APassThatItIsNotForTakesNoRoom) {

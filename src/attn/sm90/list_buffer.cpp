@@ -60,7 +60,7 @@ void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward
 void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
   check_refused();
   MaskCapacity room = capacity_;
-  if (room.slices == 0) room.slices = room.documents;
+  if (room.max_slices == 0) room.max_slices = room.max_documents;
   schedule::check_capacity(data, shape_, room);
   if (builder_ == nullptr) {
     require(!cuda::is_captured(stream),

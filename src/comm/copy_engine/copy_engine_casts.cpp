@@ -138,8 +138,8 @@ void CopyEnginePass::wait_send(int stage, void* stream) {
               "cudaStreamWaitEvent");
 }
 
-void CopyEnginePass::give(int stage, void* stream) {
-  epoch_.give(stage);
+void CopyEnginePass::release_credit(int stage, void* stream) {
+  epoch_.release_credit(stage);
   const Transfer& transfer = casts_[static_cast<size_t>(stage)];
   // What follows is a cast or a wait, whose kernel can tell first.
   if (num_gives_ > 0 && first_give_ + num_gives_ != transfer.first_give) {

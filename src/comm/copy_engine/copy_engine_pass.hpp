@@ -32,7 +32,7 @@ class CopyEnginePass final : public DevicePass {
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_group_cast(int stage, void* stream) override;
   void wait_send(int stage, void* stream) override;
-  void give(int stage, void* stream) override;
+  void release_credit(int stage, void* stream) override;
   KvReadyFlags ready_flags() const override;
   void reduce(int stage, std::span<const ConstTensorView> partials, void* stream) override;
   std::vector<ReturnTarget> return_targets(int stage, int tensor, int return_slot) const override;
@@ -115,7 +115,7 @@ class CopyEnginePass final : public DevicePass {
   void copy_batched(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                     const void* const* sources, cudaStream_t stream) const;
   WaitParams return_wait() const;
-  /// A wait without peers, for credits; also signals the releases that give() deferred.
+  /// A wait without peers, for credits; also signals the releases that release_credit() deferred.
   WaitParams credit_wait();
   void add_gives(WaitParams& params);
   /// `params` and before that what signal_returned has put off: to tell owners.

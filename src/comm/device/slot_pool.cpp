@@ -74,12 +74,12 @@ void EpochState::begin() {
   for (std::vector<char>* done : {&given_, &cast_, &reduced_}) std::fill(done->begin(), done->end(), 0);
 }
 
-void EpochState::give(int stage) {
-  require_open("give");
-  mark(label_, "give", given_, stage);
+void EpochState::release_credit(int stage) {
+  require_open("release_credit");
+  mark(label_, "release_credit", given_, stage);
   const auto index = static_cast<size_t>(stage);
   require(credited_[index] && !cast_[index],
-          "give '{}': must be for a stage that is credited, before its cast (got {})", label_, stage);
+          "release_credit '{}': must be for a stage that is credited, before its cast (got {})", label_, stage);
 }
 
 void EpochState::cast(int stage) {

@@ -40,7 +40,7 @@ class EpochState {
   /// Takes begin back: nothing was enqueued.
   void cancel() { open_ = false; }
   /// Of a stage that is credited, and before its cast.
-  void give(int stage);
+  void release_credit(int stage);
   void cast(int stage);
   void wait_group_cast(int stage);
   void wait_send(int stage);

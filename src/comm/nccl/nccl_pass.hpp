@@ -53,7 +53,7 @@ class NcclPass final : public DevicePass {
   void cast(int stage, std::span<const ConstTensorView> sources, void* stream) override;
   void wait_group_cast(int stage, void* stream) override;
   void wait_send(int stage, void* stream) override;
-  void give(int stage, void*) override { epoch_.give(stage); }
+  void release_credit(int stage, void*) override { epoch_.release_credit(stage); }
   void wait_started(int stage, void* stream) override;
   int transfer_sms() const override { return group_->max_ctas(); }
   KvReadyFlags ready_flags() const override { return {}; }

@@ -64,7 +64,7 @@ void advance(ProgramWriter& writer, const GridRank& rank, const Ring& ring, size
   if (step > 0) writer.wait(ring.casts[step]);
   if (!ring.gives[step].empty()) {
     for_each_posted(rank, ring, step - 1, [&](int cast) { writer.sent(cast); });
-    for (const int cast : ring.gives[step]) writer.give(cast);
+    for (const int cast : ring.gives[step]) writer.release_credit(cast);
   }
   for_each_posted(rank, ring, step, [&](int cast) { writer.cast(cast); });
 }
@@ -131,7 +131,7 @@ void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowC
     }
     writer.sum_rows({{made.k, before.k, grads.sent[s].k}, {made.v, before.v, grads.sent[s].v}});
     const size_t next = s + static_cast<size_t>(std::max(ring_buffer_steps, 0));
-    if (ring_buffer_steps >= 0 && s > 0 && next < num_steps) writer.give(grads.casts[next]);
+    if (ring_buffer_steps >= 0 && s > 0 && next < num_steps) writer.release_credit(grads.casts[next]);
     writer.cast(grads.casts[s]);
   }
   if (dq != rows.call.dq) writer.copy_rows(dq, rows.call.dq);

@@ -82,7 +82,7 @@ void advance(ProgramWriter& writer, const StepRows& steps, size_t step) {
   for (const int cast : steps.casts[step]) writer.wait(cast);
   if (!steps.gives[step].empty()) {
     for (const int cast : steps.casts[step]) writer.sent(cast);
-    for (const int cast : steps.gives[step]) writer.give(cast);
+    for (const int cast : steps.gives[step]) writer.release_credit(cast);
   }
   if (step + 1 == steps.casts.size()) return;
   for (const int cast : steps.casts[step + 1]) writer.cast(cast);
@@ -147,7 +147,7 @@ void send_grads(ProgramWriter& writer, const GridRank& rank, const std::vector<L
   }
   writer.sum_rows({{made.k, added.k, some.k}, {made.v, added.v, some.v}});
   const size_t next = step + static_cast<size_t>(std::max(writer.target().ring_buffer_steps, 0));
-  if (reuses(writer) && step > 1 && next + 1 < all.size()) writer.give(all[next].onward_cast);
+  if (reuses(writer) && step > 1 && next + 1 < all.size()) writer.release_credit(all[next].onward_cast);
   for (const int cast : all[step].casts()) writer.cast(cast);
 }
 

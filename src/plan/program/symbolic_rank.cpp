@@ -156,7 +156,7 @@ bool SymbolicRank::has_credit(int number, int self, std::span<const std::unique_
   return true;
 }
 
-void SymbolicRank::give(int number) {
+void SymbolicRank::release_credit(int number) {
   const size_t cast = checked_cast(number);
   if (!program.casts[cast].credited || program.casts[cast].adds) throw ProgramFault{"gives a credit that nobody takes"};
   if (given[cast] || posted[cast]) throw ProgramFault{"gives a credit a second time, or too late"};

@@ -41,7 +41,7 @@ struct SymbolicRank {
   void post(int cast_number);
   bool has_credit(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks) const;
   /// Its targets may be written from now on.
-  void give(int number);
+  void release_credit(int number);
   /// What it reads may be written from now on.
   void end_sends(int number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.

@@ -85,26 +85,26 @@ std::string text_of_sum(const RowSumOp& sum) {
 struct Describe {
   const Program& program;
 
-  std::string operator()(const RowSumsOp& op) const { return "copy    " + list_of(op.sums, text_of_sum); }
+  std::string operator()(const RowSumsOp& op) const { return "copy       " + list_of(op.sums, text_of_sum); }
   std::string operator()(const FloatCopiesOp& op) const {
-    return "floats  " + list_of(op.copies, [](const FloatCopyOp& copy) {
+    return "floats     " + list_of(op.copies, [](const FloatCopyOp& copy) {
              const std::string from =
                  copy.from.memory == Memory::kNone ? fmt::format("{}", copy.value) : text_of(copy.from);
              return fmt::format("{} -> {} ({} x {})", from, text_of(copy.to), copy.rows, copy.columns);
            });
   }
-  std::string operator()(const ZeroOp& op) const { return "zero    " + text_of(op.tensor); }
+  std::string operator()(const ZeroOp& op) const { return "zero       " + text_of(op.tensor); }
   std::string operator()(const GroupCastOp& op) const {
     const GroupCast& cast = program.casts[static_cast<size_t>(op.cast)];
-    if (cast.items.empty()) return fmt::format("cast    {}: nothing", op.cast);
-    return fmt::format("cast    {} ({} {}): {}", op.cast, cast.items.front().label, cast.step, text_of(cast));
+    if (cast.items.empty()) return fmt::format("group_cast {}: nothing", op.cast);
+    return fmt::format("group_cast {} ({} {}): {}", op.cast, cast.items.front().label, cast.step, text_of(cast));
   }
-  std::string operator()(const WaitOp& op) const { return fmt::format("wait    {}", op.cast); }
-  std::string operator()(const WaitSendOp& op) const { return fmt::format("sent    {}", op.cast); }
-  std::string operator()(const ReleaseCreditOp& op) const { return fmt::format("give    {}", op.cast); }
+  std::string operator()(const WaitOp& op) const { return fmt::format("wait       {}", op.cast); }
+  std::string operator()(const WaitSendOp& op) const { return fmt::format("wait_send  {}", op.cast); }
+  std::string operator()(const ReleaseCreditOp& op) const { return fmt::format("release    {}", op.cast); }
   std::string operator()(const AttendOp& op) const {
     std::string text =
-        fmt::format("attend  step {}, mask {}: {} to {} -> ", op.step, op.mask, text_of(op.q), text_of(op.k));
+        fmt::format("attend     step {}, mask {}: {} to {} -> ", op.step, op.mask, text_of(op.q), text_of(op.k));
     if (op.backward) {
       text += fmt::format("{}, {}, {}", text_of(op.dq), text_of(op.dk), text_of(op.dv));
     } else {
@@ -124,30 +124,30 @@ struct Describe {
     return text;
   }
   std::string operator()(const DeltaOp& op) const {
-    return fmt::format("delta   {} * {} -> {}", text_of(op.out), text_of(op.dout), text_of(op.delta));
+    return fmt::format("delta      {} * {} -> {}", text_of(op.out), text_of(op.dout), text_of(op.delta));
   }
   std::string operator()(const MergeOp& op) const {
-    std::string text = "merge   ";
+    std::string text = "merge      ";
     if (op.other_out.memory != Memory::kNone)
       text += fmt::format("{}, {}{} ", text_of(op.other_out), text_of(op.other_lse), text_of(op.other_rows));
     if (op.sink.memory != Memory::kNone) text += "and the sink ";
     return text + fmt::format("by lse +> {}, {}", text_of(op.out), text_of(op.lse));
   }
   std::string operator()(const SinkGradOp& op) const {
-    return fmt::format("dsink   {}, {} -> {}", text_of(op.lse), text_of(op.delta), text_of(op.dsink));
+    return fmt::format("dsink      {}, {} -> {}", text_of(op.lse), text_of(op.delta), text_of(op.dsink));
   }
   std::string operator()(const OpenOp& op) const {
-    return op.own.empty() ? "open" : "open    and copy " + list_of(op.own, text_of_sum);
+    return op.own.empty() ? "open" : "open       and copy " + list_of(op.own, text_of_sum);
   }
   std::string operator()(const FinishOp& op) const {
-    std::string text = fmt::format("finish  {}, {} + what came back -> {}, {}", text_of(op.own_k), text_of(op.own_v),
+    std::string text = fmt::format("finish     {}, {} + what came back -> {}, {}", text_of(op.own_k), text_of(op.own_v),
                                    text_of(op.dk), text_of(op.dv));
     const auto rows_of = [](const Range& rows) { return fmt::format("[{}, {})", rows.begin, rows.end); };
     if (!op.left.empty()) text += "; leaves " + list_of(op.left, rows_of);
     return text;
   }
   std::string operator()(const LargestOp& op) const {
-    return fmt::format("largest {} -> {} (of {} x {})", text_of(op.from), text_of(op.to), op.rows, op.columns);
+    return fmt::format("largest    {} -> {} (of {} x {})", text_of(op.from), text_of(op.to), op.rows, op.columns);
   }
 };
 

@@ -20,8 +20,9 @@ namespace tangram {
 namespace {
 
 const char* name_of(const Op& op) {
-  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",    "cast", "wait",   "attend", "delta",
-                                           "merge",    "dsink",        "largest", "open", "finish", "sent",   "give"};
+  static constexpr const char* kNames[] = {"row sums", "float copies", "zero",      "group_cast", "wait",
+                                           "attend",   "delta",        "merge",     "dsink",      "largest",
+                                           "open",     "finish",       "wait_send", "release"};
   return kNames[op.index()];
 }
 
@@ -206,7 +207,7 @@ class PlayedPass {
       } else if (const auto* sent = std::get_if<WaitSendOp>(&op)) {
         rank.end_sends(sent->cast);
       } else if (const auto* give = std::get_if<ReleaseCreditOp>(&op)) {
-        rank.give(give->cast);
+        rank.release_credit(give->cast);
       } else if (const auto* call = std::get_if<AttendOp>(&op)) {
         if (call->mask < 0 || call->mask >= std::ssize(rank.masks)) {
           throw ProgramFault{"computes with a mask that is none"};

@@ -43,7 +43,7 @@ class ProgramWriter {
   void cast(int number);
   void wait(int number);
   void sent(int number) { program_.ops.emplace_back(WaitSendOp{number}); }
-  void give(int number) { program_.ops.emplace_back(ReleaseCreditOp{number}); }
+  void release_credit(int number) { program_.ops.emplace_back(ReleaseCreditOp{number}); }
   /// For all casts that were not waited for, as they were made.
   void wait_for_all();
 

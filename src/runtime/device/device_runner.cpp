@@ -75,7 +75,7 @@ class DeviceRunner final : public ProgramRunner {
     if (run_.overlaps) run_.pass->wait_group_cast(stage_of(number), stream_);
   }
   void wait_send(int number) override { run_.pass->wait_send(stage_of(number), stream_); }
-  void give(int number) override { run_.pass->give(stage_of(number), stream_); }
+  void release_credit(int number) override { run_.pass->release_credit(stage_of(number), stream_); }
   void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
     prepare(op, call);
     run_.backend.forward(mask, call, stream_);

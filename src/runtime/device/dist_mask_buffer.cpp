@@ -45,8 +45,8 @@ class DistMaskBuffer::Impl {
       const HeadConfig& heads = shape_.heads;
       mask_ = backend_.make_buffer({shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
                                     heads.head_dim, heads.head_dim_v, heads.dtype},
-                                   {.documents = capacity_.documents,
-                                    .slices = capacity_.slices,
+                                   {.max_documents = capacity_.documents,
+                                    .max_slices = capacity_.slices,
                                     .deterministic = capacity_.deterministic,
                                     .passes = capacity_.passes,
                                     .allow_fully_masked_rows = capacity_.allow_fully_masked_rows});

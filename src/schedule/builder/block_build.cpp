@@ -109,9 +109,10 @@ BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table
   const int64_t rows = blocks_of(shape.seqlen_q, table.block_size), lines = rows * capacity.head_groups;
   require(
       table.width >= 0 && (lines == 0 || table.width <= image.max_groups() / (table.block_size / kGroupKeys) / lines),
-      "{}: the mask must fit the buffer, more slices make room (got {} x {} query blocks of up to {} blocks of {}, "
+      "{}: the mask must fit the buffer, a larger max_slices makes room (got {} x {} query blocks of up to {} blocks "
+      "of {}, "
       "room for {} blocks of {})",
-      kName, capacity.head_groups, rows, table.width, table.block_size, capacity.slices, least);
+      kName, capacity.head_groups, rows, table.width, table.block_size, capacity.max_slices, least);
   require(table.indices != nullptr || lines * table.width == 0, "{}: needs block indices (got none)", kName);
   BlockLists lists;
   lists.indices = table.indices;

@@ -16,7 +16,7 @@ BuildLayout::BuildLayout(const ImageLayout& image, const AttnShape& shape, const
   SortBuild& build = build_;
   build.has_forward = capacity.passes != AttnPasses::kBackward;
   build.has_backward = capacity.passes != AttnPasses::kForward;
-  build.max_slices = static_cast<int32_t>(capacity.slices == 0 ? capacity.documents : capacity.slices);
+  build.max_slices = static_cast<int32_t>(capacity.max_slices == 0 ? capacity.max_documents : capacity.max_slices);
   build.num_heads_q = shape.num_heads_q;
   build.num_heads_kv = shape.num_heads_kv;
   build.multiprocessors = gpu.multiprocessors;

@@ -28,7 +28,7 @@ std::string of_ranges(const Report& report, std::string_view list, std::string_v
 }
 
 std::string of_room(const Report& report, std::string_view field, std::string_view what) {
-  return fmt::format("MaskBuffer: the mask must fit the buffer, more {} make room (got {} {}, room for {}", field,
+  return fmt::format("MaskBuffer: the mask must fit the buffer, a larger {} makes room (got {} {}, room for {}", field,
                      report.got, what, report.other);
 }
 
@@ -57,11 +57,11 @@ std::string begin_of(const Report& report) {
     case Problem::kOverlap:
       return fmt::format("MaskBuffer::set_ranges: slices must not cover a cell twice (got slices {} and {}", report.got,
                          report.index);
-    case Problem::kQueryTiles: return of_room(report, "documents", "tiles of queries");
-    case Problem::kKeyTiles: return of_room(report, "documents", "tiles of keys");
-    case Problem::kForwardRuns: return of_room(report, "slices", "runs of keys");
-    case Problem::kBackwardRuns: return of_room(report, "slices", "runs of queries");
-    case Problem::kTurns: return of_room(report, "slices", "turns of runs");
+    case Problem::kQueryTiles: return of_room(report, "max_documents", "tiles of queries");
+    case Problem::kKeyTiles: return of_room(report, "max_documents", "tiles of keys");
+    case Problem::kForwardRuns: return of_room(report, "max_slices", "runs of keys");
+    case Problem::kBackwardRuns: return of_room(report, "max_slices", "runs of queries");
+    case Problem::kTurns: return of_room(report, "max_slices", "turns of runs");
   }
   return "MaskBuffer: masks must be known to this version (got another problem";
 }

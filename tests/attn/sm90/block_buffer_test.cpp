@@ -90,7 +90,7 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
                               schedule::builder::block_case(256, 300, 2, 2, 128, 128, 1)}) {
     for (const int head_dim : {128, 64}) {
       BlockCase c = of;
-      if (c.capacity.block_size == 128) c.capacity.slices = 200;
+      if (c.capacity.block_size == 128) c.capacity.max_slices = 200;
       c.shape.head_dim = c.shape.head_dim_v = head_dim;
       MaskBuffer buffer(c.shape, c.capacity, backend_);
       for (int round = 0; round < 4; ++round) {
@@ -160,8 +160,8 @@ TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
     test::RandomAttention r = test::make_random(config, {AttnSlice::causal({0, kRows}, {0, kRows})}, 1);
     test::OnDevice device(r);
     const int64_t blocks = kRows / block, width = blocks / 8, entries = blocks * width;
-    MaskBuffer buffer(config.shape, {.slices = head_groups * entries, .block_size = block, .head_groups = head_groups},
-                      backend_);
+    MaskBuffer buffer(config.shape,
+                      {.max_slices = head_groups * entries, .block_size = block, .head_groups = head_groups}, backend_);
     std::vector<int32_t> indices(static_cast<size_t>(head_groups * entries));
     std::vector<Mask> masks;
     const auto choose = [&] {

@@ -139,7 +139,7 @@ TEST_F(Sm90BuildLists, ReplaysOfOneGraphBuildWhatStandsThereThen) {
     for (size_t i = 0; i < ends.size(); ++i) padded[i] = static_cast<int32_t>(ends[i]);
     cuda::upload(list.as<void>(), padded.data(), padded.size() * sizeof(int32_t));
   };
-  MaskBuffer buffer(r.config.shape, {.documents = kDocuments}, backend_);
+  MaskBuffer buffer(r.config.shape, {.max_documents = kDocuments}, backend_);
   put({0, kRows});
   const auto calls = [&] {
     buffer.forward(device.forward, stream_);
@@ -171,7 +171,7 @@ TEST_F(Sm90BuildLists, ReplaysOfOneGraphBuildWhatStandsThereThen) {
     buffer.check_errors();
     const HostTensor out = r.out.clone(), dq = r.dq.clone(), dk = r.dk.clone(), dv = r.dv.clone();
     const std::vector<float> lse = r.lse;
-    MaskBuffer of_host(r.config.shape, {.documents = kDocuments}, backend_);
+    MaskBuffer of_host(r.config.shape, {.max_documents = kDocuments}, backend_);
     of_host.set(varlen_mask(ends, true), stream_);
     device.poison_outputs();
     of_host.forward(device.forward, stream_);
@@ -207,7 +207,8 @@ TEST_F(Sm90BuildLists, BlocksAttendAsTheirMaskDoes) {
     const auto rows = static_cast<int32_t>(kRows / block);
     device.backward.options.deterministic = deterministic;
     MaskBuffer buffer(r.config.shape,
-                      {.documents = 8, .slices = int64_t{rows} * (rows / 4), .deterministic = deterministic}, backend_);
+                      {.max_documents = 8, .max_slices = int64_t{rows} * (rows / 4), .deterministic = deterministic},
+                      backend_);
     std::vector<int32_t> indices;
     std::vector<int32_t> all(static_cast<size_t>(rows));
     for (int32_t row = 0; row < rows; ++row) {
@@ -238,7 +239,8 @@ TEST_F(Sm90BuildLists, BlocksAttendAsTheirMaskDoes) {
     const Mask mask = mask_from_block_indices(
         {.seqlen_q = kRows, .seqlen_k = kRows, .block_q = block, .block_k = block, .indices = indices, .causal = true});
     MaskBuffer of_host(r.config.shape,
-                       {.documents = 64, .slices = int64_t{rows} * rows, .deterministic = deterministic}, backend_);
+                       {.max_documents = 64, .max_slices = int64_t{rows} * rows, .deterministic = deterministic},
+                       backend_);
     of_host.set(mask, stream_);
     device.poison_outputs();
     of_host.forward(device.forward, stream_);

@@ -38,7 +38,7 @@ using sm90::backward::Params;
 using sm90::backward::PrePostParams;
 
 /// Blocks of 32 of a table for each of two head groups.
-constexpr MaskCapacity kBlocksOfTwo{.slices = 2 * 128 * 8, .block_size = 32, .head_groups = 2};
+constexpr MaskCapacity kBlocksOfTwo{.max_slices = 2 * 128 * 8, .block_size = 32, .head_groups = 2};
 
 TEST(MaskBuffer, SmallBlocksAreBuiltByKernelsAlone) {
   const Sm90Backend backend;
@@ -71,7 +71,7 @@ TEST(MaskBuffer, SmallBlocksAreBuiltByKernelsAlone) {
   EXPECT_NE(message([&] { buffer.set(causal_mask(kRows, kRows)); }).find("head groups, 2 (got 1)"), std::string::npos);
   EXPECT_NE(message([&] { buffer.set_cu_seqlens({.q = indices.data(), .documents = 2}); }).find("made for blocks"),
             std::string::npos);
-  MaskBuffer plain(kShape, {.slices = 4096}, backend);
+  MaskBuffer plain(kShape, {.max_slices = 4096}, backend);
   EXPECT_NE(message([&] { plain.set_blocks(table); }).find("must be of a buffer made for blocks"), std::string::npos);
 }
 
@@ -132,7 +132,7 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     BufferOperands operands;
     AttnShape shape = kShape;
     operands.head_dim = operands.head_dim_v = shape.head_dim = shape.head_dim_v = head_dim;
-    MaskBuffer buffer(shape, {.slices = 32 * 8, .block_size = 128}, backend);
+    MaskBuffer buffer(shape, {.max_slices = 32 * 8, .block_size = 128}, backend);
     const int64_t host_bytes = buffer.host_bytes();
     const std::vector<int32_t> indices(32 * 8, -1);
     BlockTable table{.indices = indices.data(), .width = 8, .block_size = 128};
@@ -179,7 +179,7 @@ TEST(MaskBuffer, BlocksThatFillStepsTakeKernelsThatDoNotGather) {
     AttnBackwardArgs args = operands.backward(buffer);
     args.options.softcap = 5;
     buffer.backward(args);
-    MaskBuffer deterministic(shape, {.slices = 32 * 8, .deterministic = true, .block_size = 128}, backend);
+    MaskBuffer deterministic(shape, {.max_slices = 32 * 8, .deterministic = true, .block_size = 128}, backend);
     deterministic.set(random_blocks(1, 128));
     operands.step(deterministic);
   }
@@ -192,7 +192,7 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     AttnShape shape = kShape;
     operands.head_dim = operands.head_dim_v = shape.head_dim = shape.head_dim_v = head_dim;
     operands.heads_kv = shape.num_heads_kv = 16;  // fewer tiles of keys are gathered
-    MaskBuffer buffer(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    MaskBuffer buffer(shape, {.max_slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
     const size_t forward = head_dim == 64 ? sizeof(sm90::GatheredParams) : sizeof(ForwardParams);
     const auto launches = [&] {
       testing::record_launches({forward, sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)});
@@ -216,14 +216,14 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     const auto refused = [&](const Mask& mask) {
       return support::message_of([&] { buffer.set(std::vector{mask, random_blocks(2, 128)}); });
     };
-    EXPECT_NE(refused(random_blocks(1, 128, 2)).find("more slices make room"), std::string::npos);
+    EXPECT_NE(refused(random_blocks(1, 128, 2)).find("a larger max_slices makes room"), std::string::npos);
     const Mask of_few(kRows, kRows, {AttnSlice::full({0, 160}, {0, 128})});
     EXPECT_NE(refused(of_few).find("all queries of a tile of 64 see something, or none"), std::string::npos);
     AttnBackwardArgs args = operands.backward(buffer);
     args.options.softcap = 5;  // as of blocks that are gathered
     EXPECT_THROW(buffer.backward(args), InvalidArgument);
     shape.num_heads_kv = operands.heads_kv = 2;
-    MaskBuffer of_few_tiles(shape, {.slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
+    MaskBuffer of_few_tiles(shape, {.max_slices = 2 * 32 * 8, .block_size = 128, .head_groups = 2}, backend);
     of_few_tiles.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});
     using Edge = sm90::query_backward::PrePostParams;
     testing::record_launches({forward, sizeof(Edge), sizeof(sm90::query_backward::Params), sizeof(Edge)});
@@ -248,7 +248,7 @@ TEST(MaskBuffer, CallsThatBlocksAreNotForAreRefused) {
   EXPECT_NE(window.find("tiles of 16 queries see whole groups of 16 keys"), std::string::npos) << window;
   buffer.set(full_mask(kRows, kRows));  // of one list of groups
   const std::string full = support::message_of([&] { buffer.set(random_blocks(1, 16, 8)); });
-  EXPECT_NE(full.find("more slices make room"), std::string::npos) << full;
+  EXPECT_NE(full.find("a larger max_slices makes room"), std::string::npos) << full;
   AttnShape small = kShape;
   small.head_dim = 96;
   const std::string dim = support::message_of([&] { MaskBuffer(small, capacity, backend); });

@@ -31,7 +31,7 @@ using counted::since;
 TEST(MaskBuffer, DocumentsInDeviceMemoryAreBuiltByKernelsAlone) {
   const Sm90Backend backend;
   BufferOperands operands;
-  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
   const std::vector<int32_t> ends{0, 100, static_cast<int32_t>(kRows)};
   const CuSeqlens documents{.q = ends.data(), .documents = 2, .causal = true};
   testing::set_captured(true);
@@ -55,7 +55,8 @@ TEST(MaskBuffer, DocumentsInDeviceMemoryAreBuiltByKernelsAlone) {
   EXPECT_EQ(buffer.num_masks(), 3);
   buffer.check_errors();
   const std::string many = support::message_of([&] { buffer.set_cu_seqlens({.q = ends.data(), .documents = 129}); });
-  EXPECT_NE(many.find("more documents make room (got 129 documents, room for 128)"), std::string::npos) << many;
+  EXPECT_NE(many.find("a larger max_documents makes room (got 129 documents, room for 128)"), std::string::npos)
+      << many;
   EXPECT_THROW(buffer.set_cu_seqlens({.documents = 1}), InvalidArgument) << "no list";
   EXPECT_THROW(buffer.set_cu_seqlens({.q = ends.data(), .documents = 2, .window = {-2, 0}}), InvalidArgument);
 }
@@ -63,7 +64,7 @@ TEST(MaskBuffer, DocumentsInDeviceMemoryAreBuiltByKernelsAlone) {
 TEST(MaskBuffer, TurnsOfDeterministicCallsAreBuiltByKernelsAlone) {
   const Sm90Backend backend;
   BufferOperands operands;
-  MaskBuffer buffer(kShape, {.documents = 128, .deterministic = true}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128, .deterministic = true}, backend);
   const std::vector<int32_t> ends{0, 100, static_cast<int32_t>(kRows)};
   const CuSeqlens documents{.q = ends.data(), .documents = 2, .causal = true};
   buffer.set_cu_seqlens(documents);
@@ -78,7 +79,8 @@ TEST(MaskBuffer, TurnsOfDeterministicCallsAreBuiltByKernelsAlone) {
     operands.step(buffer);
   }
   testing::set_captured(false);
-  MaskBuffer forward_alone(kShape, {.documents = 128, .deterministic = true, .passes = AttnPasses::kForward}, backend);
+  MaskBuffer forward_alone(kShape, {.max_documents = 128, .deterministic = true, .passes = AttnPasses::kForward},
+                           backend);
   forward_alone.set_cu_seqlens(documents);
   const RuntimeCounts before = runtime_counts();
   forward_alone.set_cu_seqlens(documents);
@@ -88,7 +90,7 @@ TEST(MaskBuffer, TurnsOfDeterministicCallsAreBuiltByKernelsAlone) {
 TEST(MaskBuffer, BlocksInDeviceMemoryAreBuiltByKernelsAlone) {
   const Sm90Backend backend;
   BufferOperands operands;
-  MaskBuffer buffer(kShape, {.documents = 1, .slices = 64}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 1, .max_slices = 64}, backend);
   const std::vector<int64_t> indices(64, -1);
   const BlockTable table{.indices = indices.data(), .is_int64 = true, .width = 2, .block_size = 128};
   buffer.set_blocks(table);
@@ -121,7 +123,7 @@ TEST(MaskBuffer, BlocksInDeviceMemoryAreBuiltByKernelsAlone) {
 TEST(MaskBuffer, RangesInDeviceMemoryAreBuiltByKernelsAlone) {
   const Sm90Backend backend;
   BufferOperands operands;
-  MaskBuffer buffer(kShape, {.documents = 16}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 16}, backend);
   const std::vector<int32_t> pairs(32, 0);
   const RangeList ranges{.q_ranges = pairs.data(), .k_ranges = pairs.data(), .types = pairs.data(), .count = 16};
   buffer.set_ranges(ranges);
@@ -137,7 +139,7 @@ TEST(MaskBuffer, RangesInDeviceMemoryAreBuiltByKernelsAlone) {
   RangeList other = ranges;
   other.count = 17;
   const std::string many = support::message_of([&] { buffer.set_ranges(other); });
-  EXPECT_NE(many.find("more slices make room (got 17 ranges, room for 16)"), std::string::npos) << many;
+  EXPECT_NE(many.find("a larger max_slices makes room (got 17 ranges, room for 16)"), std::string::npos) << many;
   other = {.count = 1};
   EXPECT_THROW(buffer.set_ranges(other), InvalidArgument);
 }

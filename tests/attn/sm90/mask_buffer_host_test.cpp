@@ -44,7 +44,7 @@ using sm90::backward::PrePostParams;
 TEST(MaskBuffer, ANewMaskIsOneCopyAndNothingElse) {
   const Sm90Backend backend;
   for (const bool deterministic : {false, true}) {
-    MaskBuffer buffer(kShape, {.documents = 128, .deterministic = deterministic}, backend);
+    MaskBuffer buffer(kShape, {.max_documents = 128, .deterministic = deterministic}, backend);
     BufferOperands operands;
     buffer.set(make_pack(0));
     operands.step(buffer);
@@ -78,7 +78,7 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
     AttnShape shape = kShape;
     operands.head_dim = shape.head_dim = head_dim;
     operands.head_dim_v = shape.head_dim_v = head_dim_v;
-    MaskBuffer buffer(shape, {.documents = 128, .deterministic = deterministic}, backend);
+    MaskBuffer buffer(shape, {.max_documents = 128, .deterministic = deterministic}, backend);
     const auto launches_of = [&](const Mask& mask) {
       buffer.set(mask);
       testing::record_launches(sizes);
@@ -108,7 +108,7 @@ TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
   const Sm90Backend backend;
   BufferOperands operands;
   for (const bool allow_fully_masked_rows : {true, false}) {
-    MaskBuffer buffer(kShape, {.documents = 128, .allow_fully_masked_rows = allow_fully_masked_rows}, backend);
+    MaskBuffer buffer(kShape, {.max_documents = 128, .allow_fully_masked_rows = allow_fully_masked_rows}, backend);
     buffer.set(make_pack(0));
     testing::record_launches({sizeof(ForwardParams), sizeof(PrePostParams), sizeof(Params), sizeof(PrePostParams)});
     operands.step(buffer);
@@ -129,7 +129,7 @@ TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
 
 TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
   const Sm90Backend backend;
-  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
   buffer.set(make_pack(0));
   BufferOperands operands;
   operands.step(buffer);
@@ -166,7 +166,7 @@ TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   backend.write_local_kv_table(stretches, kRows, reinterpret_cast<std::byte*>(table.data()));
   EXPECT_EQ(table, expected);
 
-  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
   buffer.set(make_pack(0));
   BufferOperands operands;
   AttnForwardArgs args = operands.forward();
@@ -212,7 +212,7 @@ TEST(MaskBuffer, SectionsOfTheForwardPassAreThoseOfPacks) {
       std::memcpy(static_cast<void*>(&params), testing::recorded_launches().at(0).parameter.data(), sizeof(params));
       return params.groups_per_section;
     };
-    MaskBuffer buffer(shape, {.documents = 128}, backend);
+    MaskBuffer buffer(shape, {.max_documents = 128}, backend);
     std::vector<int32_t> of_packs;
     for (unsigned seed = 1; seed <= 10; ++seed) {
       const Mask mask = make_log_normal_pack(seed, rows);
@@ -229,7 +229,7 @@ TEST(MaskBuffer, SectionsOfTheForwardPassAreThoseOfPacks) {
 
 TEST(MaskBuffer, SetWaitsOnlyForCopiesOfManyMasksAgo) {
   const Sm90Backend backend;
-  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
   testing::set_events_ready(false);
   const RuntimeCounts before = runtime_counts();
   for (unsigned seed = 0; seed < cuda::PinnedRing::kBlocks; ++seed) buffer.set(make_pack(seed));
@@ -241,13 +241,13 @@ TEST(MaskBuffer, SetWaitsOnlyForCopiesOfManyMasksAgo) {
 
 TEST(MaskBuffer, AMaskThatDoesNotFitIsRefusedBeforeAnythingIsSent) {
   const Sm90Backend backend;
-  MaskBuffer buffer(kShape, {.documents = 4}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 4}, backend);
   buffer.set(causal_mask(kRows, kRows));
   const RuntimeCounts before = runtime_counts();
   std::vector<int64_t> ends{0};
   while (ends.back() < kRows) ends.push_back(std::min(kRows, ends.back() + 65));
   const std::string tiles = support::message_of([&] { buffer.set(varlen_mask(ends, true)); });
-  EXPECT_NE(tiles.find("more documents make room"), std::string::npos) << tiles;
+  EXPECT_NE(tiles.find("a larger max_documents makes room"), std::string::npos) << tiles;
   EXPECT_NE(tiles.find("documents=4"), std::string::npos) << tiles;
   std::vector<AttnSlice> blocks;
   for (int64_t row = 0; row < kRows; row += 128) {
@@ -256,7 +256,7 @@ TEST(MaskBuffer, AMaskThatDoesNotFitIsRefusedBeforeAnythingIsSent) {
     }
   }
   const std::string runs = support::message_of([&] { buffer.set(Mask(kRows, kRows, blocks)); });
-  EXPECT_NE(runs.find("more slices make room"), std::string::npos) << runs;
+  EXPECT_NE(runs.find("a larger max_slices makes room"), std::string::npos) << runs;
   EXPECT_NE(runs.find("slices=4"), std::string::npos) << runs;
   EXPECT_NE(support::message_of([&] {
               buffer.set(causal_mask(kRows / 2, kRows));
@@ -264,33 +264,33 @@ TEST(MaskBuffer, AMaskThatDoesNotFitIsRefusedBeforeAnythingIsSent) {
             std::string::npos);
   EXPECT_EQ(runtime_counts().copies, before.copies);
   EXPECT_EQ(buffer.num_masks(), 1);
-  MaskBuffer larger(kShape, {.documents = 4, .slices = 1024}, backend);
+  MaskBuffer larger(kShape, {.max_documents = 4, .max_slices = 1024}, backend);
   larger.set(Mask(kRows, kRows, blocks));
 }
 
 TEST(MaskBuffer, CallsThatItIsNotForAreRefused) {
   const Sm90Backend backend;
   BufferOperands operands;
-  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
   EXPECT_THROW(buffer.forward(operands.forward()), InvalidArgument) << "no mask yet";
   buffer.set(make_pack(1));
   AttnBackwardArgs deterministic = operands.backward(buffer);
   deterministic.options.deterministic = true;
   EXPECT_THROW(buffer.backward(deterministic), InvalidArgument);
-  MaskBuffer forward(kShape, {.documents = 128, .passes = AttnPasses::kForward}, backend);
+  MaskBuffer forward(kShape, {.max_documents = 128, .passes = AttnPasses::kForward}, backend);
   forward.set(make_pack(1));
   forward.forward(operands.forward());
   EXPECT_EQ(forward.backward_workspace_bytes(), 0);
   EXPECT_THROW(forward.backward(operands.backward(buffer)), InvalidArgument);
   EXPECT_LT(forward.device_bytes(), buffer.device_bytes());
-  EXPECT_THROW(MaskBuffer(kShape, {.documents = 0}, backend), InvalidArgument);
-  EXPECT_THROW(MaskBuffer(kShape, {.slices = -1}, backend), InvalidArgument);
+  EXPECT_THROW(MaskBuffer(kShape, {.max_documents = 0}, backend), InvalidArgument);
+  EXPECT_THROW(MaskBuffer(kShape, {.max_slices = -1}, backend), InvalidArgument);
 }
 
 // Python collects garbage at any time: a buffer that went while another's graph was captured spoiled the capture.
 TEST(MaskBuffer, MayGoWhileAGraphIsCaptured) {
   const Sm90Backend backend;
-  auto buffer = std::make_unique<MaskBuffer>(kShape, MaskCapacity{.documents = 128}, backend);
+  auto buffer = std::make_unique<MaskBuffer>(kShape, MaskCapacity{.max_documents = 128}, backend);
   buffer->set(make_pack(1));
   const RuntimeCounts before = runtime_counts();
   testing::set_captured(true);
@@ -303,10 +303,10 @@ TEST(MaskBuffer, MayGoWhileAGraphIsCaptured) {
 TEST(MaskBuffer, GraphsHoldItsMemoryAndForbidAnother) {
   const Sm90Backend backend;
   BufferOperands operands;
-  MaskBuffer buffer(kShape, {.documents = 128}, backend);
+  MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
   buffer.set(make_pack(1));
   operands.step(buffer);
-  buffer.reserve({.documents = 64});
+  buffer.reserve({.max_documents = 64});
   EXPECT_THROW(buffer.forward(operands.forward()), InvalidArgument) << "the mask is gone";
   buffer.set(make_pack(1));
   testing::set_captured(true);
@@ -315,7 +315,7 @@ TEST(MaskBuffer, GraphsHoldItsMemoryAndForbidAnother) {
   buffer.forward(operands.forward());
   testing::set_captured(false);
   buffer.set(make_pack(2));
-  const std::string held = support::message_of([&] { buffer.reserve({.documents = 128}); });
+  const std::string held = support::message_of([&] { buffer.reserve({.max_documents = 128}); });
   EXPECT_NE(held.find("captured with the buffer must be gone"), std::string::npos) << held;
 }
 

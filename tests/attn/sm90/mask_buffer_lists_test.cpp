@@ -39,7 +39,7 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
   const Sm90Backend backend;
   for (const int64_t rows : {int64_t{1024}, int64_t{16384}}) {  // the longer one's are made by two
     const AttnShape shape{rows, rows, 16, 2, 128, 128, DType::kBFloat16};
-    const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.documents = 64});
+    const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.max_documents = 64});
     for (unsigned seed = 1; seed <= 20; ++seed) {
       SCOPED_TRACE(::testing::Message() << rows << " rows, seed " << seed);
       const Mask mask = make_documents(seed, rows, 40);
@@ -71,7 +71,7 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
 TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoWorkTiles) {
   const Sm90Backend backend;
   const AttnShape shape{1024, 4096, 16, 2, 128, 128, DType::kBFloat16};
-  const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.documents = 64});
+  const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.max_documents = 64});
   const Mask mask = make_documents(3, 1024, 10);
   for (const int64_t num_keys : {int64_t{1024}, shape.seqlen_k}) {
     backend.set_mask(*buffer, mask.slices(), num_keys, nullptr);

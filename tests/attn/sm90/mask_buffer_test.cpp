@@ -72,7 +72,7 @@ std::vector<Mask> masks(int count) {
   return result;
 }
 
-MaskCapacity capacity_of(const Case& c) { return {.documents = 128, .deterministic = c.deterministic}; }
+MaskCapacity capacity_of(const Case& c) { return {.max_documents = 128, .deterministic = c.deterministic}; }
 
 class Sm90MaskBuffer : public test::Sm90OnStream {
  protected:
@@ -205,7 +205,7 @@ TEST_F(Sm90MaskBuffer, AGraphKeepsItsListsAndForbidsOtherRoom) {
   test::wait_for_device();
   const std::vector<char> expected = device.output_bytes();
   const cudaGraphExec_t graph = capture([&] { buffer->forward(device.forward, stream_); });
-  EXPECT_THROW(buffer->reserve({.documents = 256}), InvalidArgument);
+  EXPECT_THROW(buffer->reserve({.max_documents = 256}), InvalidArgument);
   buffer = nullptr;
   const cuda::DeviceBuffer taken(size_t{64} << 20);  // would lie where the lists were
   cuda::check(cudaMemset(taken.as<void>(), 0xff, taken.bytes()), "cudaMemset");

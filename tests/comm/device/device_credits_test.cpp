@@ -74,7 +74,7 @@ void expect_blocks_whole(DeviceCommunicator& comm) {
       // Of the block of the step before, which has been sent on and will not be used again.
       if (step > 0 && step + 1 < num_stages) {
         pass->wait_send(step - 1, stream);
-        if (step + 1 >= kBlocks - 1) pass->give(step + 1, stream);
+        if (step + 1 >= kBlocks - 1) pass->release_credit(step + 1, stream);
       }
       pass->cast(step, sources, stream);
       if (rank == epoch % size) {
@@ -117,7 +117,7 @@ TEST_P(DeviceCredits, RefuseToCastWhatWasNotGiven) {
     const int slot = pass->begin(stream);
     const ConstTensorView sources[] = {pass->recv_buffers(0, slot)};
     for (int stage = 0; stage + 1 < kBlocks; ++stage) pass->cast(stage, sources, stream);
-    EXPECT_THROW(pass->give(0, stream), InvalidArgument) << "which is not credited";
+    EXPECT_THROW(pass->release_credit(0, stream), InvalidArgument) << "which is not credited";
     EXPECT_THROW(pass->cast(kBlocks - 1, sources, stream), InvalidArgument);
     comm.control().barrier("refused");
     DevicePassSpec spec = ring_of_blocks(comm.rank(), 2, kBlocks);
@@ -136,7 +136,7 @@ TEST(CreditFailures, ARankThatNeverGivesIsNamed) {
         const ConstTensorView sources[] = {pass->recv_buffers(0, slot)};
         for (int stage = 0; stage + 1 < kBlocks; ++stage) pass->cast(stage, sources, stream);
         if (comm.rank() == 0) {
-          pass->give(kBlocks - 1, stream);
+          pass->release_credit(kBlocks - 1, stream);
           pass->cast(kBlocks - 1, sources, stream);
           stream.synchronize();
           try {

@@ -87,8 +87,8 @@ class HostMemoryPass final : public DevicePass {
     under_way_.erase(stage);
   }
   /// What is given is poison until rows come: whoever still reads it does not get what was there.
-  void give(int stage, void*) override {
-    epoch_.give(stage);
+  void release_credit(int stage, void*) override {
+    epoch_.release_credit(stage);
     for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {
       const TensorView tensor = recv_buffers(static_cast<int>(t), slot_);
       for (const RowCopy& copy : spec_.casts.at(static_cast<size_t>(stage)).recvs) {

@@ -292,14 +292,14 @@ TEST(EpochState, RefusesCreditsOutOfOrder) {
   spec.casts.resize(3);
   spec.credited = {1, 2};
   EpochState state(spec);
-  EXPECT_THROW(state.give(1), InvalidArgument);
+  EXPECT_THROW(state.release_credit(1), InvalidArgument);
   state.begin();
-  EXPECT_THROW(state.give(0), InvalidArgument) << "which is not credited";
+  EXPECT_THROW(state.release_credit(0), InvalidArgument) << "which is not credited";
   EXPECT_THROW(state.cast(1), InvalidArgument) << "which was not given";
   state.cast(0);
   EXPECT_THROW(state.wait_send(0), InvalidArgument) << "for which the pass is not prepared";
-  state.give(2);
-  EXPECT_THROW(state.give(2), InvalidArgument);
+  state.release_credit(2);
+  EXPECT_THROW(state.release_credit(2), InvalidArgument);
   state.cast(2);
 }
 

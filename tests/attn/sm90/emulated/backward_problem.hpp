@@ -57,7 +57,7 @@ inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::Work
                                   bool deterministic) {
   const bool all_see = work.covered_queries.empty();
   const schedule::ImageLayout layout(shape, {128, 128}, sm90::backward::kTileShape,
-                                     {.documents = 5,
+                                     {.max_documents = 5,
                                       .deterministic = deterministic,
                                       .passes = AttnPasses::kBackward,
                                       .allow_fully_masked_rows = !all_see});

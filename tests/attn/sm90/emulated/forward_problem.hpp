@@ -240,7 +240,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   if (!Traits::kGathered && !Traits::kFetchesRuns && !parts && c.late == LateKind::kNone &&
       order.seed % 2 == 0) {  // lists in an image that may hold another mask the next time
     const schedule::ImageLayout layout(s, tiles.shape, {128, 64, true},
-                                       {.documents = 5, .passes = AttnPasses::kForward});
+                                       {.max_documents = 5, .passes = AttnPasses::kForward});
     layout.check(tiles, {});
     std::byte* const begin = image.allocate(layout.bytes());
     EXPECT_LE(layout.write(begin, tiles, {}), layout.bytes());
