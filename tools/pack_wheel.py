@@ -7,7 +7,7 @@
 
 Run it with the Python that the extension was built for; it needs tools/wheel_requirements.txt. The metadata are those
 of `pip wheel .`, which the same backend writes. auditwheel decides the tag, as the oldest manylinux whose symbols
-suffice; a library that would have to travel along is refused.
+suffice; a library that would have to move along is refused.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Plans in which queries may move, beside a fixed sort: time of planning for rows that are already dealt out, bytes
+// Plans in which queries may move, beside a fixed sort: time of planning for rows that are already sharded, bytes
 // that all ranks receive in a step, balance, predicted time. For the CSV of docs/results:
 //   bench_plan_movement --benchmark_format=csv > docs/results/movement_cpu.csv
 #include <benchmark/benchmark.h>
@@ -24,7 +24,7 @@ struct MovementCase {
   reference::MaskCase mask;
   int cp_size = 8;
   int heads_kv = 8;
-  bool in_order = false;  // rows in sequence order instead of dealt out for the mask
+  bool in_order = false;  // rows in sequence order instead of sharded for the mask
   Movement movement = Movement::kAuto;
 };
 
@@ -128,7 +128,7 @@ bool register_all() {
                                         Movement::kBinaryGreedy, Movement::kNetworkFlow}) {
           if (movement >= Movement::kGreedyRandomGrid && (cp_size > 8 || !in_order)) continue;  // minutes
           const std::string name = "movement/" + mask.name + "/cp:" + std::to_string(cp_size) +
-                                   "/kv_heads:" + std::to_string(heads_kv) + (in_order ? "/in_order/" : "/dealt/") +
+                                   "/kv_heads:" + std::to_string(heads_kv) + (in_order ? "/in_order/" : "/assigned/") +
                                    std::string(to_string(movement));
           benchmark::RegisterBenchmark(name.c_str(), plan_case,
                                        MovementCase{mask, cp_size, heads_kv, in_order, movement})

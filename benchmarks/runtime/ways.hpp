@@ -22,7 +22,7 @@ struct Way {
   DeviceOverlap overlap = DeviceOverlap::kAuto;
 };
 
-/// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`; `move:NAME` where queries may travel.
+/// Tangram's own: `none`, `single:STAGES`, `keep:STAGES`, `stages:STAGES`; `move:NAME` where queries may move.
 /// Others: the name of a strategy, its numbers after slashes (`hcms/1/2/1`: chunks of K/V heads, `usp/2`: head ranks,
 /// `loong_train/2/2`: head ranks, inner ring), then `:none` for transfers that nothing hides, or `:keep`. Throws
 /// InvalidArgument for anything else.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Prints the masks on which dealings are timed, as JSON: those of the kernel benchmarks, what ranks get of the
-// distributed ones, and random packs of causal documents. The file is committed as tests/data/dealing_masks.json, since
-// what ranks get changes with the planner.
+// Prints the masks on which schedules are timed, as JSON: those of the kernel benchmarks, what ranks get of the
+// distributed ones, and random packs of causal documents. The file is committed as tests/data/tile_schedule_masks.json,
+// since what ranks get changes with the planner.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -39,7 +39,7 @@ void print_case(const std::string& name, int64_t seqlen_q, int64_t seqlen_k, int
 
 void print_whole_masks() {
   for (const reference::MaskCase& c : reference::load_mask_cases("masks.json")) {
-    const bool is_one_slice = c.slices.size() == 1;  // full and causal: what items of long masks lose
+    const bool is_one_slice = c.slices.size() == 1;  // full and causal: what work tiles of long masks lose
     if ((c.seqlen > 32768 && !is_one_slice) || c.area > 3'000'000'000) continue;
     print_case(c.name, c.seqlen, c.seqlen, 64, 8, 128, c.slices);
   }
@@ -122,7 +122,7 @@ void print_packs() {
 
 int main() {
   fmt::print(
-      "{{\"about\": \"What benchmarks/schedule/make_masks printed: masks on which dealings of the backward pass "
+      "{{\"about\": \"What benchmarks/schedule/make_masks printed: masks on which schedules of the backward pass "
       "are timed. A slice: q begin, q end, k begin, k end, smallest and largest diagonal (null: open).\",\n"
       "\"cases\": [");
   print_whole_masks();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the host of one GPU does for a mask that it has not seen: Mask, lists of both passes, and how the items of the
-// backward pass are dealt. new_mask_csv.py writes the figures in the schema of `tangram bench`.
+// What the host of one GPU does for a mask that it has not seen: Mask, lists of both passes, and how the work tiles of
+// the backward pass are scheduled. new_mask_csv.py writes the figures in the schema of `tangram bench`.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -95,7 +95,7 @@ void extents(benchmark::State& state, const Case& c) {
   }
 }
 
-void dealing(benchmark::State& state, const Case& c) {
+void schedule(benchmark::State& state, const Case& c) {
   const TileList tiles = backward_list(c, Mask(c.rows, c.rows, c.slices).slices());
   const schedule::WorkList work = schedule::make_work_list(tiles, c.slices, c.shape(), {});
   const schedule::Extents measured = schedule::measure_extents(tiles, work.run_tiles);
@@ -106,7 +106,7 @@ void dealing(benchmark::State& state, const Case& c) {
   }
 }
 
-/// Extents and dealing included.
+/// Extents and schedule included.
 template <BackwardCalls kCalls>
 void work_list(benchmark::State& state, const Case& c) {
   const TileList tiles = backward_list(c, Mask(c.rows, c.rows, c.slices).slices());
@@ -141,7 +141,7 @@ bool register_all() {
       {"tile_list", tile_list},
       {"transposed_list", transposed_list},
       {"extents", extents},
-      {"dealing", dealing},
+      {"schedule", schedule},
       {"work_list", work_list<BackwardCalls::kBoth>},
       {"work_list_default", work_list<BackwardCalls::kDefault>},
       {"work_list_deterministic", work_list<BackwardCalls::kDeterministic>},

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A block-sparse mask that is another one at every step, as when a router picks the blocks that a query block looks at.
-// Rows stay where they were dealt out; every step plans anew which queries travel, and runs forward and backward.
+// Rows stay where they were sharded; every step plans anew which queries move, and runs forward and backward.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -56,7 +56,7 @@ class BufferedPass {
   /// Where the user's bytes lie on the device, aligned to 256.
   virtual const std::byte* user_data() const = 0;
 
-  /// Opens an epoch, and copies and sends rows of `sources`, contiguous ones, one for each landing tensor; later work
+  /// Opens an epoch, and copies and sends rows of `sources`, contiguous ones, one for each receive buffer; later work
   /// on `stream` finds what others have sent.
   virtual void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
   /// The same beside work that follows on `stream`, of which some must wait for the event that is returned, a

@@ -14,7 +14,7 @@
 namespace tangram {
 
 /// What must be alike on all ranks although no table shows it: of which mask and plan a pass is, and what it was asked
-/// for. Travels in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the value
+/// for. Moves in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the value
 /// itself.
 struct CallFingerprint {
   enum Fact : int {
@@ -27,7 +27,7 @@ struct CallFingerprint {
     kSoftcap,   ///< likewise
     kSink,      ///< sinks of a row, and whether each row has its own: length * 2 + own
     kResults,   ///< which of the results that ranks combine or keep are wanted: bits, see Result
-    kDTypes,    ///< of out, dout, dq, dk and dv where they travel: see dtypes_word
+    kDTypes,    ///< of out, dout, dq, dk and dv where they move: see dtypes_word
     kRows,      ///< of what moves rows alone: hash of the dispatch
     kNumFacts,
   };

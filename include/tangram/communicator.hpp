@@ -40,7 +40,7 @@ struct LseReduceTensors {
 };
 
 /// What a transport really moved, on this rank, since construction or `reset_counters`. Rows are tensor rows: a token
-/// whose K and V both travel counts twice. Control messages do not count.
+/// whose K and V both move counts twice. Control messages do not count.
 struct TrafficCounters {
   int64_t rows_sent = 0;
   int64_t rows_received = 0;

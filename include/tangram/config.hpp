@@ -14,13 +14,13 @@
 
 namespace tangram {
 
-/// How chunks are dealt to ranks. Every algorithm gives every rank the same number of chunks.
+/// How chunks are assigned to ranks. Every algorithm gives every rank the same number of chunks.
 enum class DispatchAlgorithm : int {
   kAuto = 0,          ///< the cheapest by the cost model
   kSequential,        ///< contiguous runs of chunks in order
   kZigzag,            ///< 0 1 .. R-1 R-1 .. 1 0 and so on
   kMinHeap,           ///< heaviest chunk first to the least loaded rank that has room
-  kSortedSequential,  ///< chunks sorted by area, dealt zigzag
+  kSortedSequential,  ///< chunks sorted by area, assigned zigzag
   kTangram,           ///< ours: keeps documents and windows together while area stays balanced
   // Published algorithms to compare with.
   kLowerBound,          ///< min_heap, then exchanges of chunks until the lower bound of the largest area is met
@@ -64,7 +64,7 @@ struct OverlapConfig {
   int num_stages_fwd = 0;
   int num_stages_bwd = 0;
   /// Keeps the remote K/V of the last forward stage for the backward pass, which then starts with them, so that their
-  /// gradients travel while local work remains and the tail of the pass is hidden. Costs that stage's rows of memory.
+  /// gradients move while local work remains and the tail of the pass is hidden. Costs that stage's rows of memory.
   bool keep_remote_kv = false;
   /// Between GPUs.
   LaunchOrder launch_order = LaunchOrder::kAuto;
@@ -92,7 +92,7 @@ enum class Strategy : int {
   kTangram = 0,  ///< rows sharded by the mask; only K/V rows that are needed move
   kUlysses,      ///< all-to-all from rows to heads and back; every rank computes all rows of some heads
   kHcms,         ///< Ulysses in chunks of heads: the exchange of one chunk behind the attention of another
-  kRing,         ///< K/V shards travel from neighbour to neighbour, rows dealt zigzag
+  kRing,         ///< K/V shards move from neighbour to neighbour, rows assigned zigzag
   kAllGather,    ///< every rank gathers all of K/V; gradients are reduce-scattered
   kUsp,          ///< Ulysses inside groups of `ulysses_degree` ranks, Ring among the groups
   kLoongTrain,   ///< as USP, with an inner and an outer ring
@@ -124,15 +124,15 @@ struct StrategyConfig {
 /// `usp, 4 head ranks`: the name and the parameters that are set.
 std::string describe(const StrategyConfig& strategy);
 
-/// Which rows travel between ranks, and by which algorithm the work is dealt out. See docs/design/movement.md.
+/// Which rows move between ranks, and by which algorithm the work is sharded. See docs/design/movement.md.
 enum class Movement : int {
-  kKv = 0,  ///< K/V rows travel to the queries
-  kQo,      ///< queries travel to the keys, partial results back
+  kKv = 0,  ///< K/V rows move to the queries
+  kQo,      ///< queries move to the keys, partial results back
   kAuto,    ///< ours: clusters of ranks share queries, heads and keys where that is cheaper than moving K/V alone
   // Published algorithms to compare with. (Without communication of q and out it is `kv`.)
   kGreedyRandomGrid,  ///< jobs drawn at random to ranks that have their rows, again and again
-  kBinaryGreedy,      ///< least traffic under which jobs can be dealt greedily, by bisection
-  kNetworkFlow,       ///< the same, dealt by a maximum flow
+  kBinaryGreedy,      ///< least traffic under which jobs can be assigned greedily, by bisection
+  kNetworkFlow,       ///< the same, assigned by a maximum flow
   kLeastBytes,        ///< ours: of plans that balance work as well as can be, the one that moves least, however long
 };
 std::string_view to_string(Movement movement);
@@ -142,8 +142,8 @@ Movement parse_movement(std::string_view name);
 
 struct MovementConfig {
   Movement algorithm = Movement::kKv;
-  /// Groups of heads that are dealt out on their own, a divisor of num_heads_kv. 0 lets the planner choose, and must
-  /// be left where only K/V travel.
+  /// Groups of heads that are sharded on their own, a divisor of num_heads_kv. 0 lets the planner choose, and must
+  /// be left where only K/V move.
   int head_groups = 0;
 
   friend bool operator==(const MovementConfig&, const MovementConfig&) = default;
@@ -155,7 +155,7 @@ struct DistAttnConfig {
   DispatchConfig dispatch;
   OverlapConfig overlap;
   CostModel cost;
-  /// dtype in which partial dk and dv travel and are summed.
+  /// dtype in which partial dk and dv move and are summed.
   DType reduce_dtype = DType::kFloat32;
   StrategyConfig strategy;
   MovementConfig movement;

@@ -37,7 +37,7 @@ struct RecvTensor {
   friend bool operator==(const RecvTensor&, const RecvTensor&) = default;
 };
 
-/// A gradient that travels back: partial rows `[partial_rows, heads, dim]` (rows of the landing buffer) are summed into
+/// A gradient that moves back: partial rows `[partial_rows, heads, dim]` (rows of the landing buffer) are summed into
 /// `[owned_rows, heads, dim]` (rows of the shard) at their owners. Rows are multiples of 8 elements.
 struct ReturnTensor {
   int64_t partial_rows = 0;
@@ -46,7 +46,7 @@ struct ReturnTensor {
   int dim = 0;
   /// Of what is given to reduce(): kFloat32, or reduce_dtype, which needs no conversion.
   DType partial_dtype = DType::kFloat32;
-  /// In which rows travel: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
+  /// In which rows move: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
   DType reduce_dtype = DType::kFloat32;
 
   friend bool operator==(const ReturnTensor&, const ReturnTensor&) = default;
@@ -58,7 +58,7 @@ class DevicePass;
 
 /// Of the ranks' tables what the others must know, where all ranks know all of it beforehand.
 struct AgreedRows {
-  std::vector<int64_t> recv_buffers;  ///< by rank: rows of the landing tensors
+  std::vector<int64_t> recv_buffers;  ///< by rank: rows of the receive buffers
   /// By rank: where in what comes back to it the rows of each stage and source begin, [stage * size + source]: rows of
   /// `reduces`' sends, by stage, then by source.
   std::vector<std::vector<int64_t>> return_begin;
@@ -69,7 +69,7 @@ struct AgreedRows {
 /// ranks; tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
 struct DevicePassSpec {
   std::string label;            ///< in errors and traces, alike on all ranks: `forward`, `backward`
-  std::vector<Exchange> casts;  ///< by stage: rows of the sources -> rows of the landing tensors; all tensors alike
+  std::vector<Exchange> casts;  ///< by stage: rows of the sources -> rows of the receive buffers; all tensors alike
   std::vector<RecvTensor> recv_buffers;  ///< at most 4; may be empty when `casts` is
   std::vector<Exchange> reduces;         ///< by stage: read backwards, as in Communicator::group_reduce
   std::vector<ReturnTensor> returns;     ///< at most 4; may be empty when `reduces` is
@@ -86,7 +86,8 @@ struct DevicePassSpec {
   /// all ranks. With more than two slots landing buffers are the pass's own nevertheless.
   bool shares_memory = false;
   /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
-  /// they are sent once their receivers have called release_credit(). Alike on all ranks; only where there is RecvBufferReuse.
+  /// they are sent once their receivers have called release_credit(). Alike on all ranks; only where there is
+  /// RecvBufferReuse.
   std::vector<int> credited;
   /// Whether wait_send() is called, so that sources may change before end().
   bool reuses_sources = false;
@@ -136,20 +137,20 @@ class DevicePass {
   /// Opens the next epoch in a free slot; returns the slot. On the device it waits until the peers to which this pass
   /// sends have given the slot back. Throws InvalidArgument when no slot is free (alike on all ranks), CommError or
   /// Timeout when the communicator has failed before. `own`: as for cast(), of which own_rows are copied into the
-  /// landing tensors, for later work on `stream`; or none, and nothing is copied.
+  /// receive buffers, for later work on `stream`; or none, and nothing is copied.
   virtual int begin(std::span<const ConstTensorView> own, void* stream) = 0;
   int begin(void* stream) { return begin({}, stream); }
   /// In a slot that end_kept of a pass with the same landing buffers kept: its rows are still there.
   virtual int begin_kept(KeptSlot kept, void* stream) = 0;
 
-  /// Landing tensor `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
+  /// Receive buffer `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
   /// in own_rows are written there by the caller, after begin, on `stream`.
   virtual TensorView recv_buffers(int tensor, int slot) const = 0;
   virtual int num_slots() const = 0;
   /// Memory of this rank's GPU that the landing buffers take where they are the pass's own, as far as is known.
   virtual int64_t own_bytes() const { return 0; }
 
-  /// Sends what peers need of `sources` (one per landing tensor, of its dtype, heads and dim, rows contiguous,
+  /// Sends what peers need of `sources` (one per receive buffer, of its dtype, heads and dim, rows contiguous,
   /// 16-byte aligned rows) in stage `stage`. Ordered after what was enqueued on `stream`; later work on `stream` does
   /// not wait for it. Sources must stay unchanged until end(), or wait_send(). Of a stage that is credited it waits on
   /// `stream` until the peers have given theirs.

@@ -125,7 +125,7 @@ enum class DeviceOverlap : int {
                   ///< ranks' masks are such as AttnBackend::wants_all_keys says; else kStages
   kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it. Ranks that
                   ///< share a GPU must leave each other room (AttnOptions::sm_margin), or they wait for ever
-  kStages,        ///< one kernel a stage of the plan; rows of later stages travel meanwhile
+  kStages,        ///< one kernel a stage of the plan; rows of later stages move meanwhile
   kNone,          ///< all rows first, then one kernel over all keys: what overlap is measured against
 };
 /// `auto`, `single_launch`, `stages`, `none`.
@@ -139,12 +139,12 @@ struct DistAttentionOptions {
   bool with_backward = true;
   /// Forward passes whose remote rows may be kept at one time, where the plan keeps any.
   int max_kept = 1;
-  /// With a strategy that exchanges heads: the dtypes of out, and of dq, dk and dv, in which they travel between the
+  /// With a strategy that exchanges heads: the dtypes of out, and of dq, dk and dv, in which they move between the
   /// ranks of their heads and of their rows: the heads' dtype or float32. Unset: the heads' dtype, and as out.
   /// Elsewhere not used.
   std::optional<DType> result_dtype = std::nullopt;
   std::optional<DType> grad_dtype = std::nullopt;
-  /// There also: how many sinks of single rows (SinkLayout::kSsh) every call passes; they and their gradients travel
+  /// There also: how many sinks of single rows (SinkLayout::kSsh) every call passes; they and their gradients move
   /// with the heads. 0: calls have none, or sinks of all rows. Elsewhere not used.
   int64_t row_sinks = 0;
 };
@@ -154,7 +154,7 @@ struct DistAttentionOptions {
 /// they meet in a DeviceCommunicator.
 ///
 /// NOTE [overlap]: the group_cast of the next stage is posted before a stage computes. Backward, the dk and dv of a
-/// stage travel while later stages compute. For the order of the stages see NOTE [kept stage] in plan.hpp; when the
+/// stage move while later stages compute. For the order of the stages see NOTE [kept stage] in plan.hpp; when the
 /// plan keeps a stage but the caller passes no KeptKv, backward casts it like the others. On GPUs see DeviceOverlap.
 ///
 /// NOTE [stream order]: on GPUs a pass only puts work on streams, never waits for the GPU and can be captured in a CUDA
@@ -170,7 +170,7 @@ class DistAttention {
   DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
   /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of
-  /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what travels with heads
+  /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what moves with heads
   /// (result_dtype, grad_dtype, row_sinks), and for dtypes that are neither the heads' nor float32; NotAvailable for a
   /// kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be, and in a build without CUDA.
   DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // GridPlan: a step under the strategies that split ranks into a grid of row groups x head ranks: Ulysses, HCMS, Ring,
-// AllGather, USP, LoongTrain and HybridCP differ in the shape of the grid and in how K/V blocks travel between row
+// AllGather, USP, LoongTrain and HybridCP differ in the shape of the grid and in how K/V blocks move between row
 // groups.
 #pragma once
 

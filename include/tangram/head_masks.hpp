@@ -18,16 +18,16 @@ Mask flattened_mask(std::span<const Mask> masks);
 /// Groups of heads that have masks of their own: 1 unless the plan was made of several masks.
 int64_t num_head_masks(const Plan& plan);
 
-/// Plans a step over rows that are dealt out already, in which group g of the heads, of `masks.size()` equal ones, sees
+/// Plans a step over rows that are sharded already, in which group g of the heads, of `masks.size()` equal ones, sees
 /// what `masks[g]` shows. `DistAttention` executes the plan as any other in which queries may move; `Plan::mask` is
 /// `flattened_mask(masks)`, and so are the areas of `Plan::ranks` over all groups. `config.movement.algorithm` says
-/// what travels: kKv, kQo, or kAuto, the best for each pass by the cost model of these and of whole head groups. Throws
+/// what moves: kKv, kQo, or kAuto, the best for each pass by the cost model of these and of whole head groups. Throws
 /// InvalidArgument for another algorithm or strategy, numbers of groups that do not divide num_heads_kv, and whatever
 /// make_plan refuses. `plan_to_json` takes such a plan, `plan_from_json` does not.
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const Dispatch& q_dispatch,
                const Dispatch& k_dispatch);
 
-/// The same with rows dealt out as for the mask of the largest area, the first of these. One mask alone: a plan of it.
+/// The same with rows sharded as for the mask of the largest area, the first of these. One mask alone: a plan of it.
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config);
 
 }  // namespace tangram

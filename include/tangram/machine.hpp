@@ -14,10 +14,10 @@ namespace tangram {
 /// How long attention takes on one device, from how the mask meets kernel tiles:
 ///
 ///   call_s + [ (issued + masked_tile_cost * cut) * heads * FLOPs per cell / flops_per_s
-///              + items * heads * item_s / workers ] + tail * (time of the longest item on one worker)
+///              + work tiles * heads * item_s / workers ] + tail * (time of the longest work tile on one worker)
 ///
 /// `issued` are the cells of tiles that are computed, visible or not; `cut` those of tiles that a diagonal crosses;
-/// an item is a block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
+/// a work tile is a block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
 struct KernelModel {
   int tile_rows = 64;
   int tile_cols = 64;
@@ -27,7 +27,7 @@ struct KernelModel {
   double item_s = 0;
   double call_s = 0;
   double tail = 0;
-  /// An item is a block of key rows instead, as where gradients of keys stay with whoever computes them.
+  /// A work tile is a block of key rows instead, as where gradients of keys stay with whoever computes them.
   bool items_by_keys = false;
 
   friend bool operator==(const KernelModel&, const KernelModel&) = default;
@@ -105,7 +105,7 @@ struct MachineModel {
   int head_dim_v = 128;  ///< of v and out
   /// What kernels of other head dims reach beside these; empty: one rate for all.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
-  int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's items
+  int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's work tiles
   int ranks_per_node = 8;                ///< ranks further apart use `between`
   int devices_per_node = 8;              ///< ranks of a node beyond this many share devices
   LinkModel inside = h200::kInside;

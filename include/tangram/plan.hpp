@@ -58,7 +58,7 @@ struct KvSegment {
 /// NOTE [kept stage]: with OverlapConfig::keep_remote_kv the last backward stage holds the same rows as the last
 /// forward stage and is marked `kept`: its rows are still in the buffer, so its group_cast is skipped (its group_reduce
 /// is not). The backward pass then runs the stages in the order last, 1, 2, ..., 0: the local stage ends the pass and
-/// hides the gradients that still travel. Without it both passes run 0, 1, 2, ...
+/// hides the gradients that still move. Without it both passes run 0, 1, 2, ...
 struct Stage {
   /// group_cast of this stage's K/V rows from shards into buffers; read backwards, group_reduce of their dk and dv.
   Exchange exchange;
@@ -107,7 +107,7 @@ struct Plan {
   /// As it was asked for, except that the strategy "auto" has become the one that was chosen (see `candidates`), and
   /// `movement`, which is Tangram's own, its default if that is another.
   DistAttnConfig config;
-  /// What `config.dispatch` came to; kAuto only where the dispatches were given, or hybrid_cp dealt out documents.
+  /// What `config.dispatch` came to; kAuto only where the dispatches were given, or hybrid_cp sharded documents.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
@@ -176,7 +176,7 @@ struct GridCall {
   DType dout = DType::kBFloat16;
   DType grads = DType::kBFloat16;
   bool kept = true;
-  /// Sinks of single rows (SinkLayout::kSsh), with gradients: they travel with the heads.
+  /// Sinks of single rows (SinkLayout::kSsh), with gradients: they move with the heads.
   int64_t row_sinks = 0;
 };
 /// Throws InvalidArgument for a plan without a grid.

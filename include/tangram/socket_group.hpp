@@ -22,7 +22,7 @@ struct SocketGroupConfig {
   double timeout_s = 0;
   /// What only the ranks of this job know, alike on all of them, best drawn at random for each job; empty:
   /// Env::secret. `tcp:` needs one. Ranks prove to each other that they know it, and whoever does not is dropped. Rows
-  /// travel as they are: only for networks that nobody listens to.
+  /// move as they are: only for networks that nobody listens to.
   std::string secret;
 };
 

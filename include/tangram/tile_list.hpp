@@ -64,8 +64,8 @@ struct MaskTile {
   friend bool operator==(const MaskTile&, const MaskTile&) = default;
 };
 
-/// All tiles of one mask: together the items own every query row exactly once, longest item first. They begin at
-/// multiples of block_m and are that long, but for the last rows, unless the shape follows the mask or begins anew.
+/// All tiles of one mask: together the work tiles own every query row exactly once, longest work tile first. They begin
+/// at multiples of block_m and are that long, but for the last rows, unless the shape follows the mask or begins anew.
 /// Independent of heads.
 struct TileList {
   TileShape shape;

@@ -143,7 +143,7 @@ void bind_parts(nb::module_& m) {
       .def_ro("sm_margin", &OverlapConfig::sm_margin);
   finish(overlap);
 
-  nb::class_<MovementConfig> movement(m, "MovementConfig", "Which rows travel between ranks.");
+  nb::class_<MovementConfig> movement(m, "MovementConfig", "Which rows move between ranks.");
   movement
       .def(
           "__init__",
@@ -155,8 +155,8 @@ void bind_parts(nb::module_& m) {
           },
           "algorithm"_a.none() = "kv", "head_groups"_a.none() = 0, "rest"_a,
           nb::sig("def __init__(self, algorithm: str = 'kv', head_groups: int = 0) -> None"),
-          "'kv': K/V rows travel to the queries; any other name: queries may travel too, and results come back. "
-          "head_groups, a divisor of num_heads_kv: groups of heads that are dealt out on their own; 0: the planner "
+          "'kv': K/V rows move to the queries; any other name: queries may move too, and results come back. "
+          "head_groups, a divisor of num_heads_kv: groups of heads that are sharded on their own; 0: the planner "
           "chooses.")
       .def_prop_ro("algorithm", [](const MovementConfig& c) { return std::string(to_string(c.algorithm)); })
       .def_ro("head_groups", &MovementConfig::head_groups);
@@ -320,7 +320,7 @@ void bind_config(nb::module_& m) {
           "(the "
           "longest document that stays whole on one rank) for hybrid_cp; 0 and [] let the planner choose. planner: "
           "'kv' "
-          "(default), only K/V rows travel, or 'any', queries and results may too, in host memory: short for "
+          "(default), only K/V rows move, or 'any', queries and results may too, in host memory: short for "
           "movement=MovementConfig('auto').")
       .def_ro("cp_size", &DistAttnConfig::cp_size)
       .def_ro("heads", &DistAttnConfig::heads)

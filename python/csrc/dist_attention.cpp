@@ -190,7 +190,7 @@ void bind_dist_attention(nb::module_& m) {
           "or queries move, where K/V are kept, or where memory must grow; those that differ raise InvalidArgument "
           "here, in a later call, or in check, and the group is broken. row_sinks: of calls by a strategy that "
           "exchanges heads, how many sinks of its own (layout 'ssh') each row has; out_dtype, grad_dtype: there, the "
-          "dtypes in which results travel.")
+          "dtypes in which results move.")
       .def(
           "forward", &SharedDistAttention::forward, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
           "max_logits"_a.none() = nb::none(), "sink"_a.none() = nb::none(), "sink_layout"_a = "sh",

@@ -60,7 +60,7 @@ void bind_host_group(nb::module_& m) {
           "reason"_a, "This rank's part in the next collective operation: InvalidArgument on the other ranks.")
       .def(
           "traffic", [](Group& self) { return self.communicator().counters().rows_received; },
-          "Rows received so far; a token whose K and V both travel counts twice.");
+          "Rows received so far; a token whose K and V both move counts twice.");
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ void bind_plan(nb::module_& m) {
         return make_plan(mask, config, q, k);
       },
       "mask"_a, "config"_a, "q_dispatch"_a, "k_dispatch"_a, ReleaseGil(),
-      "Another mask over rows that are already dealt out.");
+      "Another mask over rows that are already sharded.");
   m.def(
       "compute_pad_size",
       [](nb::handle total_seqlen, nb::handle cp_size, nb::handle chunk_size) {

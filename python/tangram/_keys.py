@@ -322,7 +322,7 @@ def make_flex_key_for_new_mask_after_dispatch(
     key_for_dispatch: DistAttnRuntimeKey,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """Another mask over rows that are dealt out already: hybrid attention. Dispatched tensors serve both keys.
+    """Another mask over rows that are sharded already: hybrid attention. Dispatched tensors serve both keys.
 
     Args:
         q_ranges, k_ranges, attn_mask_type: as of magi_attn_flex_key.
@@ -363,7 +363,7 @@ def make_mask_key_after_dispatch(
 ) -> DistAttnRuntimeKey:
     """make_flex_key_for_new_mask_after_dispatch for a tangram.Mask, or one for each of equal groups of heads.
 
-    heads: None takes those of the other key. Rows are dealt out already, so layers of other heads may share them.
+    heads: None takes those of the other key. Rows are sharded already, so layers of other heads may share them.
     """
     old = require_key("make_mask_key_after_dispatch", key_for_dispatch, "key_for_dispatch")
     for one in masks_of_heads("make_mask_key_after_dispatch", mask) or (mask,):

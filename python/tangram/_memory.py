@@ -85,7 +85,7 @@ def memory_use() -> list[MemoryRow]:
     """What Tangram keeps beside the tensors that it returned, a row for each kind and device; the bounds of several
     caches of a kind, one for each group of ranks, are added up.
 
-    `keys`: masks that are dealt out to ranks, with their plans, tables and executors in host memory. `plans`: their
+    `keys`: masks that are sharded to ranks, with their plans, tables and executors in host memory. `plans`: their
     plans, and those of tangram.plan. `masks`: what flex_flash_attn_func prepared; `ranges`: the ranges by which it
     finds them, which keep theirs; `borders`: masks that tangram.flash_attn and layout="bshd" made. `host_buffers`:
     large buffers of passes on CPUs that wait for the next pass; `host_buffers_in_use`: those of passes that run, and of

@@ -48,7 +48,7 @@ Side = Literal["q", "k"]
 
 
 class Rows:
-    """How the rows of the queries, or those of the keys, are dealt to the ranks."""
+    """How the rows of the queries, or those of the keys, are assigned to the ranks."""
 
     def __init__(self, dispatch: Dispatch, total: int, rank: int) -> None:
         self.map = _core.ShardMap(dispatch)
@@ -67,16 +67,16 @@ class Rows:
         return len(self.real)
 
 
-def plan_after(mask: Mask | tuple[Mask, ...], config: DistAttnConfig, dealt: Plan) -> Plan:
-    """Of rows that are dealt out as in `dealt`."""
+def plan_after(mask: Mask | tuple[Mask, ...], config: DistAttnConfig, assigned: Plan) -> Plan:
+    """Of rows that are sharded as in `assigned`."""
     if isinstance(mask, Mask):
-        return _core.make_plan_after_dispatch(mask, config, dealt.q_dispatch, dealt.k_dispatch)
-    return _core.make_plan_after_dispatch(list(mask), config, dealt.q_dispatch, dealt.k_dispatch)
+        return _core.make_plan_after_dispatch(mask, config, assigned.q_dispatch, assigned.k_dispatch)
+    return _core.make_plan_after_dispatch(list(mask), config, assigned.q_dispatch, assigned.k_dispatch)
 
 
 @dataclass(eq=False, repr=False)
 class DistAttnRuntimeKey:
-    """A mask dealt out to the ranks of a group. Equal arguments give the same object while the cache holds it."""
+    """A mask sharded to the ranks of a group. Equal arguments give the same object while the cache holds it."""
 
     plan: Plan
     group: TorchGroup
@@ -143,16 +143,16 @@ class DistAttnRuntimeKey:
         """Whether queries and keys share one dispatch: their sequences have equal length."""
         return self.plan.mask.seqlen_q == self.plan.mask.seqlen_k
 
-    def sinks_that_travel(self, sink: Tensor | None, sink_layout: str, device: int) -> int:
-        """How many sinks of its own a row has, where these travel with heads in passes that are prepared: on GPUs."""
+    def sinks_that_move(self, sink: Tensor | None, sink_layout: str, device: int) -> int:
+        """How many sinks of its own a row has, where these move with heads in passes that are prepared: on GPUs."""
         if sink is None or device < 0 or sink_layout != "ssh" or not self.exchanges_heads:
             return 0
         return sink.shape[1]
 
-    def dtypes_that_travel(
+    def dtypes_that_move(
         self, dtype: torch.dtype, out_dtype: torch.dtype | None, grad_dtype: torch.dtype | None, device: int
     ) -> tuple[str, str] | None:
-        """Those of out and of the gradients, where results travel with heads in such passes and not in `dtype`."""
+        """Those of out and of the gradients, where results move with heads in such passes and not in `dtype`."""
         if device < 0 or not self.exchanges_heads:
             return None
         out, grads = out_dtype or dtype, grad_dtype or dtype
@@ -173,7 +173,7 @@ class DistAttnRuntimeKey:
         """The executor for tensors of this dtype on that GPU (-1: host memory), made at the first call: together with
         the other ranks.
 
-        row_sinks, results: as sinks_that_travel and dtypes_that_travel say. keeps: whether a pass on a GPU keeps remote
+        row_sinks, results: as sinks_that_move and dtypes_that_move say. keeps: whether a pass on a GPU keeps remote
         K/V. In host memory the same executor does all of these.
         """
         name = (dtype, head_dim_v, backend, device, row_sinks, results, keeps and device >= 0)
@@ -219,7 +219,7 @@ class DistAttnRuntimeKey:
         return DistAttention(plan, on_gpus, self.backend(backend, device), row_sinks, out, grads)
 
     def plan_for(self, dtype: torch.dtype, head_dim_v: int, overlap: OverlapConfig) -> Plan:
-        """Of the rows that the key deals out, for heads and transfers that may be other ones."""
+        """Of the rows that the key shards, for heads and transfers that may be other ones."""
         h = self.config.heads
         if h.head_dim_v == head_dim_v and h.dtype == _NAMES[dtype] and overlap == self.config.overlap:
             return self.plan

@@ -29,7 +29,7 @@ class Configuration:
     deterministic: bool = False
     """True: calls that do not ask for it are deterministic, too."""
     transport: Transport = "copy_engine"
-    """How rows travel between the GPUs of groups that are made from now on; alike on all ranks."""
+    """How rows move between the GPUs of groups that are made from now on; alike on all ranks."""
     exact_memory: bool = False
     """True: receive buffers are sized exactly for the masks of a group; else with headroom for other masks of the same
     shape. GPU only, for groups created later; must match on all ranks."""

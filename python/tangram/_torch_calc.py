@@ -90,8 +90,8 @@ def _attention(
     out_dtype: torch.dtype | None,
 ) -> DistAttention:
     key, device = key_of_handle(handle), _cuda.device_of(q)
-    row_sinks = key.sinks_that_travel(sink, sink_layout, device)
-    results = key.dtypes_that_travel(q.dtype, out_dtype, None, device)
+    row_sinks = key.sinks_that_move(sink, sink_layout, device)
+    results = key.dtypes_that_move(q.dtype, out_dtype, None, device)
     return key.attention(q.dtype, v.shape[2], backend or None, device, row_sinks, results)
 
 

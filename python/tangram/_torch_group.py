@@ -3,7 +3,7 @@
 """The library's communicator for a group of torch.distributed, whose store tells the ranks where to meet, and a secret
 by which they know each other there.
 
-Rows travel over connections of Tangram's own, so that they never mix with the caller's messages, nobody needs the GIL
+Rows move over connections of Tangram's own, so that they never mix with the caller's messages, nobody needs the GIL
 for them, and the death of a peer is seen at once.
 """
 

@@ -322,8 +322,8 @@ def calc_attn(
     require_no_transform("calc_attn")
     device = _cuda.device_of(q)
     keeps = buffer is None and set_key.keeps and torch.is_grad_enabled()
-    row_sinks = set_key.sinks_that_travel(sink, sink_layout, device)
-    results = set_key.dtypes_that_travel(q.dtype, out_dtype, grad_dtype, device)
+    row_sinks = set_key.sinks_that_move(sink, sink_layout, device)
+    results = set_key.dtypes_that_move(q.dtype, out_dtype, grad_dtype, device)
     executor = partial(set_key.attention, q.dtype, v.shape[2], backend, device, row_sinks, results)
     try:
         call = _Call(

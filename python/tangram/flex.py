@@ -235,7 +235,7 @@ def _attend_numpy(
         sink = np.ascontiguousarray(sink, dtype=np.float32)
 
     def bits(array: Any) -> Any:
-        """NumPy's bfloat16 comes from another package and is not known to DLPack: it travels as its bits."""
+        """NumPy's bfloat16 comes from another package and is not known to DLPack: it moves as its bits."""
         array = array if _is_readable(array) else np.ascontiguousarray(array)
         return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 

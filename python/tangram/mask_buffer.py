@@ -100,11 +100,12 @@ class MaskBuffer:
             allow_fully_masked_rows: whether masks may contain fully masked rows of q, such as padding. False saves the
                 backward kernel a table lookup in each step. Masks that a GPU has computed
                 need True, and so does `block_size`.
-            block_size: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `max_slices` of them,
-                and calls take the kernels that gather small blocks: of head dims 64 and 128, of a multiple of 16 keys,
-                of blocks that 16 divides and so do 128 rows by the query heads that share a K/V head (16 rows for
-                eight); backward without softcap and gradients of sinks, and not deterministic. Multiples of 128 without
-                head_groups fill the steps of other kernels, without these limits. `max_documents` is not used.
+            block_size: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `max_slices` of
+                them, and calls take the kernels that gather small blocks. They need head dims 64 or 128, a multiple of
+                16 keys, and blocks that 16 divides. 128 rows divided by the query heads that share a K/V head must
+                divide a block too (16 rows for eight heads). The backward pass is without softcap and gradients of
+                sinks, and not deterministic. Multiples of 128 without head_groups fill the steps of other kernels,
+                without these limits. `max_documents` is not used.
             head_groups: with block_size, so many equal groups of heads have blocks of their own; divides the K/V heads.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.

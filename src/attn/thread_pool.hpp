@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A fixed set of threads that run one loop together; items are drawn from a counter, so that uneven ones balance.
+// A fixed set of threads that run one loop together; work tiles are drawn from a counter, so that uneven ones balance.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,9 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls `body(item, thread_idx)` once for each item of [0, num_items), dealt in ascending order; returns when all
-  /// are done. The first exception is rethrown after the loop has stopped. Callers on several threads take turns.
+  /// Calls `body(work tile, thread_idx)` once for each work tile of [0, num_items), scheduled in ascending order;
+  /// returns when all are done. The first exception is rethrown after the loop has stopped. Callers on several threads
+  /// take turns.
   void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
 
  private:

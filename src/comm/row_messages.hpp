@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // RowMessages: the rows of an operation as messages between processes, one for each tensor and piece, in the same order
-// on both sides. Rows travel as they lie in memory where they are contiguous, otherwise through packed copies.
+// on both sides. Rows move as they lie in memory where they are contiguous, otherwise through packed copies.
 #pragma once
 
 #include <cstddef>

@@ -45,9 +45,10 @@ KernelWork count_work(const AttnSlice& slice, const KernelModel& kernel) {
   work.area = static_cast<double>(area(slice));
   work.issued = (work.area + straight + cut_rows * band / 2) * padded_rows;
   work.cut = cut_rows * band * padded_rows;
-  const Range dealt = kernel.items_by_keys ? k : q;
-  work.items = static_cast<double>(ceil_to(dealt.end, kernel.item_rows) - floor_to(dealt.begin, kernel.item_rows)) /
-               kernel.item_rows;
+  const Range scheduled = kernel.items_by_keys ? k : q;
+  work.items =
+      static_cast<double>(ceil_to(scheduled.end, kernel.item_rows) - floor_to(scheduled.begin, kernel.item_rows)) /
+      kernel.item_rows;
   const int64_t across = kernel.items_by_keys ? q.size() : k.size();
   const int64_t widest = std::min(across, slice.max_diag - slice.min_diag + 1);
   work.longest = static_cast<double>(widest) * kernel.item_rows;

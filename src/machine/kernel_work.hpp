@@ -17,7 +17,7 @@ struct KernelWork {
   double issued = 0;  // of the tiles that are computed
   double cut = 0;     // of the tiles that a diagonal crosses
   double items = 0;
-  double longest = 0;  // cells of the longest item
+  double longest = 0;  // cells of the longest work tile
 
   KernelWork& operator+=(const KernelWork& other);
 };
@@ -25,7 +25,7 @@ struct KernelWork {
 KernelWork count_work(const AttnSlice& slice, const KernelModel& kernel);
 KernelWork count_work(std::span<const AttnSlice> slices, const KernelModel& kernel);
 
-/// KernelWork that one call over `keys` key rows does: slices that see the same key rows share their items.
+/// KernelWork that one call over `keys` key rows does: slices that see the same key rows share their work tiles.
 KernelWork of_one_call(KernelWork work, double keys, const KernelModel& kernel);
 
 /// How a call meets a machine.

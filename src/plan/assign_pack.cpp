@@ -38,10 +38,10 @@ struct Found {
   std::vector<RankRun> map;
 };
 
-class Deal {
+class Assign {
  public:
-  Deal(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size, double tolerance, const CutCost& cuts,
-       int64_t chunk_size)
+  Assign(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size, double tolerance, const CutCost& cuts,
+         int64_t chunk_size)
       : pack_(slices, num_rows, cp_size, tolerance, cuts),
         problem_(make_pack_problem(slices, chunk_size, num_rows / chunk_size, cp_size)),
         chunk_size_(chunk_size) {}
@@ -85,7 +85,7 @@ std::optional<std::vector<RankRun>> assign_pack(std::span<const AttnSlice> slice
       num_rows / chunk_size > kMostChunks || !std::has_single_bit(static_cast<uint64_t>(cuts.tile_rows))) {
     return std::nullopt;
   }
-  std::vector<RankRun> map = Deal(slices, num_rows, cp_size, tolerance, cuts, chunk_size).best();
+  std::vector<RankRun> map = Assign(slices, num_rows, cp_size, tolerance, cuts, chunk_size).best();
   if (map.empty()) return std::nullopt;
   return map;
 }

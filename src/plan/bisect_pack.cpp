@@ -3,7 +3,7 @@
 
 // Some documents go whole to either rank, and what rows and area are then too many change hands as parts of documents
 // (pack_exchange.hpp). What that costs at least is known in closed form, so that of thousands of sets few must be
-// dealt.
+// assigned.
 #include "plan/bisect_pack.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Packed causal documents, dealt to two ranks by counting sets of documents instead of by trying moves. See
+// Packed causal documents, assigned to two ranks by counting sets of documents instead of by trying moves. See
 // docs/design/dispatch.md, "Packs over two ranks".
 #pragma once
 

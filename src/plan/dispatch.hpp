@@ -22,10 +22,10 @@ struct ChosenDispatch {
 /// Why kAuto chose what does not balance; empty where it does, or where it was not asked.
 std::string unbalanced_because(const Plan& plan);
 
-/// Deals out the query rows of `mask` by `config.dispatch`. kAuto takes the cheapest by the cost model.
+/// Shards the query rows of `mask` by `config.dispatch`. kAuto takes the cheapest by the cost model.
 ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config);
 
-/// Deals out the key rows of a cross-attention mask so that most keys lie where they are seen.
+/// Shards the key rows of a cross-attention mask so that most keys lie where they are seen.
 Dispatch dispatch_keys(const Mask& mask, const Dispatch& q_dispatch, const DistAttnConfig& config);
 
 /// Rows of a chunk when the planner chooses: 128, 64 or else the largest divisor of `rows_per_rank` below.

@@ -28,7 +28,7 @@ bool is_pack(std::span<const AttnSlice> slices) {
   return slices.size() > 1 && std::adjacent_find(slices.begin(), slices.end(), meet) == slices.end();
 }
 
-// Packs are new at every step of a training, and can be dealt to two or three ranks in few ways that differ much
+// Packs are new at every step of a training, and can be assigned to two or three ranks in few ways that differ much
 // (docs/devlog/2026-11-23-new-masks.md): there the work grows with the square of the ranks, and ends where next to
 // nothing moves.
 constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks
@@ -277,12 +277,12 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
     candidates.push_back({refined(ranks, chunk_size, chunk_size / fine, begins), {}});
   }
   chunk_size = fine;
-  // Cross attention has its keys dealt out later; what a query row needs is remote to it or not whatever we do here.
+  // Cross attention has its keys sharded later; what a query row needs is remote to it or not whatever we do here.
   Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
                   may_change ? cut_cost(config) : CutCost{});
   const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
-  // One block in plain order is nearly balanced, as a window, or would have to be dealt out anew by exchanges.
+  // One block in plain order is nearly balanced, as a window, or would have to be sharded anew by exchanges.
   if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
   sort_by_price(candidates, mask, config, is_connected);
   // A mask of one block is cut as it must be; exchanges could only mend its balance, and give ranks equally many rows.
@@ -297,8 +297,8 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   return to_dispatch(best.map, cp_size, chunk_size, may_change);
 }
 
-// Packed causal documents over a few ranks, which training deals out anew at every step.
-std::optional<Dispatch> dealt_pack(const Mask& mask, const DistAttnConfig& config) {
+// Packed causal documents over a few ranks, which training shards anew at every step.
+std::optional<Dispatch> assigned_pack(const Mask& mask, const DistAttnConfig& config) {
   constexpr int64_t kFineCuts = 8;  // where they cost nothing, which finer ones hardly improve
   const int cp_size = config.cp_size;
   const bool is_asked = cp_size > 1 && config.dispatch.chunk_size == 0 && mask.is_self_attention();
@@ -317,7 +317,7 @@ std::optional<Dispatch> dealt_pack(const Mask& mask, const DistAttnConfig& confi
 }  // namespace
 
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
-  if (auto dealt = dealt_pack(mask, config)) return *std::move(dealt);
+  if (auto assigned = assigned_pack(mask, config)) return *std::move(assigned);
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
     return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, overload);

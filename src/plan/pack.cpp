@@ -120,7 +120,7 @@ class Packer {
       if (large == items_.size()) return;
       const auto first = items_.begin();
       std::rotate(first, first + static_cast<int64_t>(large), first + static_cast<int64_t>(large) + 1);
-      deal_from_both_ends(num_closed_, per_rank, goal);
+      assign_from_both_ends(num_closed_, per_rank, goal);
       ++num_closed_;
       // Only the blocks that were cut have a new density.
       if (items_.size() > 1) {
@@ -188,14 +188,14 @@ class Packer {
       return std::abs(needed_density(a) - mean) > std::abs(needed_density(b) - mean);
     });
     for (const int rank : open) {
-      deal_from_both_ends(rank, problem_.per_rank() - chunks_of_[static_cast<size_t>(rank)],
-                          goal - area_of_[static_cast<size_t>(rank)]);
+      assign_from_both_ends(rank, problem_.per_rank() - chunks_of_[static_cast<size_t>(rank)],
+                            goal - area_of_[static_cast<size_t>(rank)]);
     }
   }
 
   // Gives the rank `count` chunks, some from the front and the others from the back of the items, with an area as near
   // to `goal` as possible.
-  void deal_from_both_ends(int rank, int count, int64_t goal) {
+  void assign_from_both_ends(int rank, int count, int64_t goal) {
     std::vector<int64_t> front{0};  // area of the first n chunks
     std::vector<int64_t> back{0};   // area of the last n chunks
     const auto collect = [&](std::vector<int64_t>& sums, bool heavy) {

@@ -47,7 +47,7 @@ void PackSearch::give_part(const Place& place, int to) {
 
 // All that a rank has of a document.
 void PackSearch::give_all(int document, int from, int to) {
-  const AssignedDocument& pieces = dealt(document);
+  const AssignedDocument& pieces = assigned(document);
   for (int k = 0; k < pieces.count; ++k) {
     if (pieces.rank_of(k) != from) continue;
     add_move({document, k, pieces.begin_of(k), pieces.end_of(k)}, pieces.begin_of(k), pieces.end_of(k), to);
@@ -56,7 +56,7 @@ void PackSearch::give_all(int document, int from, int to) {
 
 // Moves the border behind a piece.
 void PackSearch::shift_cut(int document, int piece) {
-  const AssignedDocument& pieces = dealt(document);
+  const AssignedDocument& pieces = assigned(document);
   if (piece + 1 == pieces.count) return;
   const bool gives_last = random() % 2 == 0;
   const int giver = gives_last ? piece : piece + 1;
@@ -164,7 +164,7 @@ void PackSearch::propose_in_split() {
   int document = split_[static_cast<size_t>(random_below(split_.size()))];
   const int other = split_[static_cast<size_t>(random_below(split_.size()))];
   if (price_[static_cast<size_t>(other)] > price_[static_cast<size_t>(document)]) document = other;
-  const AssignedDocument& pieces = dealt(document);
+  const AssignedDocument& pieces = assigned(document);
   const uint64_t dice = random();
   const int piece = random_below(static_cast<size_t>(pieces.count));
   a_ = pieces.rank_of(piece);

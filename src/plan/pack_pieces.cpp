@@ -25,14 +25,14 @@ CausalPack::CausalPack(std::span<const AttnSlice> slices, int64_t rows, int rank
 // Cuts move to whole tiles of the document.
 void PackSearch::start(std::span<const int> rank_of_chunk, int64_t chunk_size) {
   const auto num_ranks = static_cast<size_t>(pack_.cp_size);
-  dealt_.assign(pack_.lengths.size(), {});
+  assigned_.assign(pack_.lengths.size(), {});
   price_.assign(pack_.lengths.size(), 0);
   rows_.assign(num_ranks, 0);
   area_.assign(num_ranks, 0);
   price_of_rank_.assign(num_ranks, 0);
   padding_ = -1;
-  for (size_t i = 0; i < dealt_.size(); ++i) {
-    AssignedDocument& document = dealt_[i];
+  for (size_t i = 0; i < assigned_.size(); ++i) {
+    AssignedDocument& document = assigned_[i];
     const int32_t length = pack_.lengths[i];
     for (auto chunk = static_cast<size_t>(pack_.begins[i] / chunk_size); document.begin_of(document.count) < length;) {
       const int rank = rank_of_chunk[chunk];
@@ -54,8 +54,8 @@ void PackSearch::start(std::span<const int> rank_of_chunk, int64_t chunk_size) {
 
 // To ranks that lack rows, the last one has what is left.
 void PackSearch::start_padding() {
-  padding_ = static_cast<int>(dealt_.size());
-  AssignedDocument& document = dealt_.emplace_back();
+  padding_ = static_cast<int>(assigned_.size());
+  AssignedDocument& document = assigned_.emplace_back();
   price_.push_back(0);
   const auto all = static_cast<int32_t>(pack_.padding);
   for (int rank = 0; rank < pack_.cp_size; ++rank) {
@@ -70,9 +70,9 @@ void PackSearch::start_padding() {
 void PackSearch::list_pieces() {
   for (std::vector<Place>& pieces : of_rank_) pieces.clear();
   split_.clear();
-  last_of_.assign(dealt_.size() * rows_.size(), 0);
-  for (int i = 0; i < static_cast<int>(dealt_.size()); ++i) {
-    const AssignedDocument& document = dealt(i);
+  last_of_.assign(assigned_.size() * rows_.size(), 0);
+  for (int i = 0; i < static_cast<int>(assigned_.size()); ++i) {
+    const AssignedDocument& document = assigned(i);
     for (int k = 0; k < document.count; ++k) {
       of_rank_[static_cast<size_t>(document.rank_of(k))].push_back({i, k, document.begin_of(k), document.end_of(k)});
       last_of(i, document.rank_of(k)) = document.end_of(k);
@@ -83,8 +83,8 @@ void PackSearch::list_pieces() {
 
 std::vector<RankRun> PackSearch::runs() const {
   std::vector<int64_t> padding_of(static_cast<size_t>(pack_.cp_size));
-  for (int k = 0; padding_ >= 0 && k < dealt(padding_).count; ++k) {
-    const AssignedDocument& padding = dealt(padding_);
+  for (int k = 0; padding_ >= 0 && k < assigned(padding_).count; ++k) {
+    const AssignedDocument& padding = assigned(padding_);
     padding_of[static_cast<size_t>(padding.rank_of(k))] += padding.end_of(k) - padding.begin_of(k);
   }
   std::vector<RankRun> runs;
@@ -107,7 +107,7 @@ std::vector<RankRun> PackSearch::runs() const {
   };
   for (size_t i = 0; i < pack_.begins.size(); ++i) {
     pad(pack_.begins[i]);
-    for (int k = 0; k < dealt_[i].count; ++k) add(pack_.begins[i] + dealt_[i].end_of(k), dealt_[i].rank_of(k));
+    for (int k = 0; k < assigned_[i].count; ++k) add(pack_.begins[i] + assigned_[i].end_of(k), assigned_[i].rank_of(k));
   }
   pad(pack_.num_rows);
   return runs;

@@ -73,7 +73,7 @@ double PackSearch::price_of_document(const AssignedDocument& document) const {
 // What one move alone changes in the price of its document.
 double PackSearch::change_of(const Move& move) {
   if (is_padding(move.document)) return 0;
-  const AssignedDocument& document = dealt(move.document);
+  const AssignedDocument& document = assigned(move.document);
   const int from = document.rank_of(move.piece);
   const int32_t begin = document.begin_of(move.piece);
   const int32_t end = document.end_of(move.piece);
@@ -127,7 +127,7 @@ double PackSearch::change(double limit) {
   for (const Move& move : moves()) {
     const auto is_same = [&](const Move& other) { return other.document == move.document; };
     if (&move != &*std::find_if(moves().begin(), moves().end(), is_same)) continue;
-    const AssignedDocument& document = dealt(move.document);
+    const AssignedDocument& document = assigned(move.document);
     if (std::count_if(moves().begin(), moves().end(), is_same) == 1) {
       if (document.count + 2 > AssignedDocument::kMostPieces) return limit;
       result += change_of(move);
@@ -154,7 +154,7 @@ void PackSearch::apply() {
     rows_[to] += move.size();
     area_[from] -= moved;
     area_[to] += moved;
-    AssignedDocument& document = dealt_[static_cast<size_t>(move.document)];
+    AssignedDocument& document = assigned_[static_cast<size_t>(move.document)];
     give(document, move);
     if (!is_padding(move.document)) price_[static_cast<size_t>(move.document)] = price_of_document(document);
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Improves how a causal pack is dealt to a few ranks, by the moves of refine.hpp: what these cost is known here without
-// looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
+// Improves how a causal pack is assigned to a few ranks, by the moves of refine.hpp: what these cost is known here
+// without looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
 #pragma once
 
 #include <algorithm>
@@ -95,7 +95,7 @@ class PackSearch {
   };
 
   bool is_padding(int document) const { return document == padding_; }
-  const AssignedDocument& dealt(int document) const { return dealt_[static_cast<size_t>(document)]; }
+  const AssignedDocument& assigned(int document) const { return assigned_[static_cast<size_t>(document)]; }
   int64_t area(int document, int64_t begin, int64_t end) const {
     return is_padding(document) ? 0 : area_of_rows(begin, end);
   }
@@ -159,7 +159,7 @@ class PackSearch {
   int32_t tile_;
   int padding_ = -1;  // a document without area, if there is padding
   double share_of_row_;
-  std::vector<AssignedDocument> dealt_;
+  std::vector<AssignedDocument> assigned_;
   std::vector<double> price_;     // of each document
   std::vector<int32_t> last_of_;  // end of the last piece of each rank in each document, 0 where it has none
   std::vector<double> price_of_rank_;

@@ -212,7 +212,8 @@ Plan plan_from_json(std::string_view text) {
   require(json.is_object() && json.contains("format_version"),
           "plan_from_json: plan must have the key 'format_version'");
   const int64_t version = in["format_version"].count();
-  require(version == kPlanFormatVersion, "plan_from_json: format_version must be {} (got {}): save the plan anew with this version",
+  require(version == kPlanFormatVersion,
+          "plan_from_json: format_version must be {} (got {}): save the plan anew with this version",
           kPlanFormatVersion, version);
   in.expect_keys({"format_version", "mask", "config", "algorithm", "q_dispatch", "k_dispatch", "ranks", "predicted"},
                  {"candidates"});

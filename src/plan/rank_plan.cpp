@@ -15,7 +15,7 @@ namespace {
 // Pieces of K/V that all ranks together may need, 24 GB of tables: a causal mask over some 9,000 ranks, or a window
 // over 65,536. Without a bound a plan of 65,536 ranks that all see each other would ask for more than a terabyte.
 constexpr int64_t kMostSegments = int64_t{1} << 27;
-constexpr size_t kFewRanks = 1024;  // never have as many, unless rows are dealt out one by one
+constexpr size_t kFewRanks = 1024;  // never have as many, unless rows are sharded one by one
 
 void require_few_segments(const std::vector<std::vector<AttnSlice>>& slices, const std::vector<OwnedRun>& k_runs) {
   int64_t num_segments = 0;

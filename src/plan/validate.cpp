@@ -57,7 +57,7 @@ std::optional<UselessParameter> find_useless(const StrategyConfig& strategy) {
 
 std::optional<UselessParameter> find_useless(const MovementConfig& movement) {
   if (movement.head_groups == 0 || movement.algorithm != Movement::kKv) return std::nullopt;
-  return UselessParameter{"head_groups", "a movement in which queries travel (got kv)"};
+  return UselessParameter{"head_groups", "a movement in which queries move (got kv)"};
 }
 
 void validate_config(const DistAttnConfig& config, const char* function) {

@@ -18,7 +18,7 @@ struct Stretch {
   int64_t turn = 0;
 };
 
-/// The late keys as disjoint stretches in key order.
+/// The awaited keys as disjoint stretches in key order.
 class Arrivals {
  public:
   explicit Arrivals(std::span<const KeyReadyFlag> ready_flags) {
@@ -36,7 +36,7 @@ class Arrivals {
     }
   }
 
-  /// Late keys before this one.
+  /// Awaited keys before this one.
   int64_t num_before(int64_t key) const {
     const auto next = std::lower_bound(late_.begin(), late_.end(), key,
                                        [](const Stretch& stretch, int64_t k) { return stretch.keys.begin < k; });
@@ -96,7 +96,7 @@ class Orderer {
     const size_t count = std::min(tiles_.work_tiles.size(), static_cast<size_t>(first_wave));
     std::vector<Candidate> front;
     front.reserve(2 * count);
-    int64_t least = -1;  // keys present of the last of `count` items: what has no more comes behind them
+    int64_t least = -1;  // keys present of the last of `count` work tiles: what has no more comes behind them
     const auto keep_first = [&] {
       const auto last = front.begin() + static_cast<std::ptrdiff_t>(count) - 1;
       std::nth_element(front.begin(), last, front.end(), before);
@@ -145,7 +145,7 @@ class Orderer {
     return keys;
   }
 
-  /// The item with new runs at the end of the list.
+  /// The work tile with new runs at the end of the list.
   MaskTile cut_by_arrival(const MaskTile& work_tile) {
     parts_.clear();
     for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
@@ -202,7 +202,7 @@ class Orderer {
 
   TileList& tiles_;
   Arrivals late_;
-  std::vector<Part> parts_;         // of the item that is being cut
+  std::vector<Part> parts_;         // of the work tile that is being cut
   std::vector<Stretch> stretches_;  // of its run
 };
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which keys of a mask come late, in granules, as kernels and their schedules ask for it.
+// Which keys of a mask are awaited, in granules, as kernels and their schedules ask for it.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tangram::schedule {
 
-/// Late keys are marked for this many at a time: a tile may wait for up to one less on either side than it needs.
+/// Awaited keys are marked for this many at a time: a tile may wait for up to one less on either side than it needs.
 inline constexpr int kReadyGranule = 16;
 
 /// Flags are the bits of a word, the first to come the lowest.
@@ -27,10 +27,10 @@ class AwaitedKeys {
   int turn(int64_t begin, int64_t end) const;
   bool empty() const { return flags_.empty(); }
   int num_turns() const { return static_cast<int>(flags_.size()); }
-  /// Keys that come late, in whole granules.
+  /// Awaited keys, in whole granules.
   int64_t num_keys() const;
 
-  /// Of every granule the bits of the flags that it needs; without late keys all 0.
+  /// Of every granule the bits of the flags that it needs; without awaited keys all 0.
   const std::vector<uint64_t>& needed() const { return needed_; }
   /// The flag of each bit.
   const std::vector<int32_t>& flags() const { return flags_; }

@@ -84,7 +84,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
   max_runs_ = kBlockRunsPerTile * all_tiles(0);
   if (!gathers_) max_runs_ += capacity_.max_slices * tiles_[0].count(static_cast<int32_t>(capacity.block_size));
   max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles(1) + max_groups_ / 8;
-  // A section lasts four times as long as its longest item where items are alike.
+  // A section lasts four times as long as its longest work tile where work tiles are alike.
   const auto section = [&](int pass, int64_t bytes_of_key, int64_t most) {
     const int64_t tiles = std::max<int64_t>(num_tiles(pass), 1);
     const int64_t balanced = (4 * int64_t{gpu.multiprocessors} + tiles - 1) / tiles;

@@ -44,11 +44,11 @@ struct BlockMask {
   KeyLists keys;  ///< in place of `backward`, where keys rest
 };
 
-/// NOTE [block image] Every tile of every head group has an item in both passes, whatever the mask, so that what is
-/// launched does not depend on it. Where head groups have masks of their own items name theirs, and the order of work
-/// is that of the lists: sections of head groups, in a section the items with most to do first, of equal ones those at
-/// the same place. Else items are listed once, and kernels walk head groups in sections of as many. Runs are those of
-/// each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
+/// NOTE [block image] Every tile of every head group has a work tile in both passes, whatever the mask, so that what is
+/// launched does not depend on it. Where head groups have masks of their own work tiles name theirs, and the order of
+/// work is that of the lists: sections of head groups, in a section the work tiles with most to do first, of equal ones
+/// those at the same place. Else work tiles are listed once, and kernels walk head groups in sections of as many. Runs
+/// are those of each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
 /// count from the begin of the image, since these arrays end it and are as long as the mask wants. Blocks that fill the
 /// tiles of keys at rest have lists of these backward (KeyImage), and intervals in the place of masks.
 class BlockImageLayout {
@@ -92,7 +92,7 @@ class BlockImageLayout {
   int64_t num_tiles(int pass) const { return tiles_[pass].count(); }
   /// Groups of query heads that share tiles.
   int num_head_groups() const { return num_head_groups_; }
-  /// Of them those for which items are listed: all, or one that stands for all.
+  /// Of them those for which work tiles are listed: all, or one that stands for all.
   int listed_head_groups() const { return capacity_.head_groups > 1 ? num_head_groups_ : 1; }
   int64_t num_work_tiles(int pass) const { return num_tiles(pass) * listed_head_groups(); }
   /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.

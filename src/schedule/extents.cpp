@@ -16,7 +16,7 @@ namespace tangram::schedule {
 
 namespace {
 
-/// The items of a list: a counting sort by granules of rows, in which only few tiles begin.
+/// The work tiles of a list: a counting sort by granules of rows, in which only few tiles begin.
 std::vector<size_t> in_order_of_rows(const TileList& tiles) {
   constexpr int64_t kGranule = 64;
   const auto granule_of = [](const MaskTile& work_tile) { return static_cast<size_t>(work_tile.row_begin / kGranule); };
@@ -44,7 +44,7 @@ std::vector<size_t> longest_first(const std::vector<Extent>& of_keys) {
   return order;
 }
 
-/// Fills by_group and group_ends: items whose query tiles overlap, directly or through others, are one group.
+/// Fills by_group and group_ends: work tiles whose query tiles overlap, directly or through others, are one group.
 void find_groups(Extents& extents) {
   const auto& of_keys = extents.of_keys;
   const auto begins_before = [&](size_t a, size_t b) { return of_keys[a].first < of_keys[b].first; };
@@ -54,7 +54,7 @@ void find_groups(Extents& extents) {
     std::sort(by_first.begin(), by_first.end(), begins_before);
   }
   std::vector<size_t> group(of_keys.size(), 0);
-  std::vector<int64_t> longest;  // item of each group
+  std::vector<int64_t> longest;  // work tile of each group
   std::vector<size_t> sizes;
   int64_t end = -1;
   for (const size_t i : by_first) {
@@ -83,7 +83,7 @@ void find_groups(Extents& extents) {
   for (const size_t i : extents.order) extents.by_group[of_keys[i].count == 0 ? next++ : place[group[i]]++] = i;
 }
 
-/// The smallest that half of them are below. WorkTiles of causal masks lie in the order of their lengths.
+/// The smallest that half of them are below. Work tiles of causal masks lie in the order of their lengths.
 int64_t median_of(std::span<int64_t> lengths) {
   const size_t half = lengths.size() / 2;
   if (std::is_sorted(lengths.begin(), lengths.end())) return lengths[half];
@@ -146,7 +146,7 @@ double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& 
     for (; behind <= sampled; ++behind) sample_from[behind] = static_cast<uint8_t>(s);
   }
   for (; behind < sample_from.size(); ++behind) sample_from[behind] = static_cast<uint8_t>(samples);
-  // Calls visit(first sample, last + 1, length of the item) for all items that meet at sampled tiles.
+  // Calls visit(first sample, last + 1, length of the work tile) for all work tiles that meet at sampled tiles.
   const auto visit_work_tiles = [&](const auto& visit) {
     std::array<const MaskTile*, kSamples> latest{};
     for (const MaskTile& work_tile : tiles.work_tiles) {
@@ -167,7 +167,7 @@ double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& 
       }
     }
   };
-  std::array<int64_t, kSamples + 1> more{};  // items that meet at a sample than at the one before
+  std::array<int64_t, kSamples + 1> more{};  // work tiles that meet at a sample than at the one before
   visit_work_tiles([&](size_t first, size_t end, int64_t) { ++more[first], --more[end]; });
   std::array<size_t, kSamples + 1> begins{};
   int64_t count = 0;
@@ -194,12 +194,12 @@ double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& 
 }
 
 Direction choose_direction(const Extents& extents) {
-  int64_t ascending = 0, descending = 0;  // steps that a neighbour's item is late
+  int64_t ascending = 0, descending = 0;  // steps that a neighbour's work tile is late
   int64_t pairs = 0, same_first = 0, same_end = 0;
   for (size_t i = 0; i + 1 < extents.of_keys.size(); ++i) {
     const Extent *before = &extents.of_keys[i], *after = before + 1;
     if (std::min(before->end, after->end) <= std::max(before->first, after->first)) continue;
-    if (after->count > before->count) std::swap(before, after);  // the longer one is dealt first
+    if (after->count > before->count) std::swap(before, after);  // the longer one is scheduled first
     ascending += std::max<int64_t>(0, after->first - before->first);
     descending += std::max<int64_t>(0, before->end - after->end);
     ++pairs;

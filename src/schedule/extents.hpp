@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the items of a backward pass visit, by key tile: how long they are, and how unequal.
+// What the work tiles of a backward pass visit, by key tile: how long they are, and how unequal.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 
 namespace tangram::schedule {
 
-/// Query tiles of one head that an item visits: in all, the first one and the one after the last.
+/// Query tiles of one head that a work tile visits: in all, the first one and the one after the last.
 struct Extent {
   int64_t count = 0;
   int64_t first = 0;
   int64_t end = 0;
 };
 
-/// Extents of items in the order of their keys, and in which order to deal them.
+/// Extents of work tiles in the order of their keys, and in which order to schedule them.
 struct Extents {
   std::vector<Extent> of_keys;
-  std::vector<size_t> work_tile;  ///< the indices of these items in their tile list
-  std::vector<size_t> order;      ///< of dealing: indices into of_keys, longest first unless keys come late
-  /// The same indices by what shares queries (documents), those with the longest item first, and in each longest first;
-  /// and where in this vector each group ends.
+  std::vector<size_t> work_tile;  ///< the indices of these work tiles in their tile list
+  std::vector<size_t> order;      ///< of schedule: indices into of_keys, longest first unless keys are awaited
+  /// The same indices by what shares queries (documents), those with the longest work tile first, and in each longest
+  /// first; and where in this vector each group ends.
   std::vector<size_t> by_group;
   std::vector<size_t> group_ends;
 };
-/// Of items in the order of their keys.
+/// Of work tiles in the order of their keys.
 Extents make_extents(std::vector<Extent> of_keys);
-/// Of a transposed tile list; fills `item`.
+/// Of a transposed tile list; fills `work tile`.
 Extents measure_extents(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles);
 
-/// See is_scattered and are_unequal (tile_schedule_heuristic.hpp): of all items, what they visit, and the tiles from
-/// first to last; how many visit any, and how many of these are long.
+/// See is_scattered and are_unequal (tile_schedule_heuristic.hpp): of all work tiles, what they visit, and the tiles
+/// from first to last; how many visit any, and how many of these are long.
 struct Visits {
   int64_t tiles = 0;
   int64_t between = 0;
@@ -44,13 +44,13 @@ struct Visits {
 };
 Visits visits_of(const Extents& extents);
 
-/// How unequal the items are that meet at one query tile: how far they lie from the median (root mean square, so that
-/// few long items count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and full
-/// documents, about 0.25 for causal ones.
+/// How unequal the work tiles are that meet at one query tile: how far they lie from the median (root mean square, so
+/// that few long work tiles count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and
+/// full documents, about 0.25 for causal ones.
 double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles, int64_t num_q_tiles);
 
-/// The direction in which an item meets those dealt before it where they have already been, and whether neighbours
-/// begin at the same tile.
+/// The direction in which a work tile meets those scheduled before it where they have already been, and whether
+/// neighbours begin at the same tile.
 struct Direction {
   bool descending = false;
   bool same_begin = false;

@@ -24,7 +24,7 @@ bool can_be_gathered(const TileRange& run) {
 }
 
 struct Saving {
-  int64_t before = 0;  // steps of an item
+  int64_t before = 0;  // steps of a work tile
   int64_t saved = 0;   // of them, by gathering
   bool pays() const { return saved * kLeastShareOfWorkTile >= before && saved > 0; }
 };
@@ -77,7 +77,7 @@ class Gatherer {
   }
 
  private:
-  /// WorkTiles in the order of their steps if they were.
+  /// Work tiles in the order of their steps if they were.
   GatheredList take(const std::vector<bool>& gathers, const std::vector<int64_t>& steps) {
     std::vector<size_t> order(tiles_.work_tiles.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -134,7 +134,7 @@ class Gatherer {
   const TileList& tiles_;
   bool was_sorted_ = true;
   int64_t previous_ = INT64_MAX;
-  std::vector<int32_t> groups_;  // of the item at hand
+  std::vector<int32_t> groups_;  // of the work tile at hand
   size_t last_ = 0;              // where the groups of the last gathered run begin
   GatheredList result_;
 };

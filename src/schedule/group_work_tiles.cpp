@@ -9,7 +9,7 @@ namespace tangram::schedule {
 namespace {
 
 constexpr int32_t kPackedRows = 128;
-// Masks take 256 bytes and time: two an item are free, and of all groups an eighth.
+// Masks take 256 bytes and time: two a work tile are free, and of all groups an eighth.
 constexpr size_t kFreeMasks = 2;
 constexpr size_t kShareOfMasks = 8;
 
@@ -34,7 +34,7 @@ class Grouper {
                  static_cast<size_t>(work_tile.run_end - work_tile.run_begin));
   }
 
-  /// False: the item is not one for this list.
+  /// False: the work tile is not one for this list.
   bool add(const MaskTile& work_tile) {
     keys_.clear(), masked_.clear();
     const auto mask_begin = static_cast<int32_t>(result_.masks.size());
@@ -93,7 +93,7 @@ class Grouper {
     return mask;
   }
 
-  /// Whether each row of the item sees a key of the masks from `first` on.
+  /// Whether each row of the work tile sees a key of the masks from `first` on.
   bool sees_with_all_rows(const MaskTile& work_tile, size_t first) const {
     RowBits all{};
     for (size_t i = first; i < result_.masks.size(); ++i) {
@@ -110,9 +110,9 @@ class Grouper {
   const TileList& tiles_;
   const bool any_masks_;
   const int32_t pack_;
-  std::vector<int32_t> keys_, masked_;  // of the item at hand
-  size_t num_groups_ = 0;               // of all items
-  std::ptrdiff_t last_ = 0;             // where the groups of the last item with other ones begin
+  std::vector<int32_t> keys_, masked_;  // of the work tile at hand
+  size_t num_groups_ = 0;               // of all work tiles
+  std::ptrdiff_t last_ = 0;             // where the groups of the last work tile with other ones begin
   GroupList result_;
 };
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Which groups of 16 keys each query tile sees, and where only some of its rows see a group: what the backward kernel
-// walks that has the queries of an item at rest and gathers keys.
+// walks that has the queries of a work tile at rest and gathers keys.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct alignas(16) GroupWorkTile {
   int32_t num_groups;
   int32_t num_masked;
   int32_t mask_begin;
-  int32_t head_group;  ///< whose item it is; -1: of each head group
+  int32_t head_group;  ///< whose work tile it is; -1: of each head group
   int32_t reserved;
 
   friend bool operator==(const GroupWorkTile&, const GroupWorkTile&) = default;
 };
 
-/// Of one key: a bit for each packed row of the item, row r being query row r / pack.
+/// Of one key: a bit for each packed row of the work tile, row r being query row r / pack.
 struct alignas(16) RowBits {
   uint32_t words[4];
 };
@@ -45,13 +45,13 @@ struct GroupList {
   std::vector<GroupMask> masks;
 };
 
-/// The items of `tiles`, whose rows times heads that are packed are 128. Nothing where runs are not whole groups of
-/// keys, where groups are masked too often (unless `any_masks`), or where some row of a tile sees nothing and others
-/// do. Equal neighbours share their groups. O(items log items + runs + groups).
+/// The work tiles of `tiles`, whose rows times heads that are packed are 128. Nothing where runs are not whole groups
+/// of keys, where groups are masked too often (unless `any_masks`), or where some row of a tile sees nothing and others
+/// do. Equal neighbours share their groups. O(work tiles log work tiles + runs + groups).
 std::optional<GroupList> group_work_tiles(const TileList& tiles, bool any_masks = false);
 
 /// One list of those of several masks, mask g being that of `groups_per_mask` head groups from g * groups_per_mask on:
-/// head group after head group, in each the items in the order of its list.
+/// head group after head group, in each the work tiles in the order of its list.
 GroupList join_groups(std::span<const GroupList> lists, int32_t groups_per_mask);
 
 }  // namespace tangram::schedule

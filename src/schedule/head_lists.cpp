@@ -17,9 +17,9 @@
 namespace tangram::schedule {
 namespace {
 
-/// How many masks are dealt together: those of which `cache_bytes` hold what multiprocessors read again, of `bytes` a
-/// mask, but so many that a section lasts four times as long as the longest item, or multiprocessors would wait for
-/// those with which the last section begins.
+/// How many masks are scheduled together: those of which `cache_bytes` hold what multiprocessors read again, of `bytes`
+/// a mask, but so many that a section lasts four times as long as the longest work tile, or multiprocessors would wait
+/// for those with which the last section begins.
 int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t total_steps, int64_t longest_steps,
                    int num_sms) {
   const int64_t most = num_masks;
@@ -60,7 +60,7 @@ int32_t append_runs(Lists& to, const std::vector<TileRange>& runs, const std::ve
   return first_run;
 }
 
-/// The items of one mask, with the runs where they lie among those of all masks.
+/// The work tiles of one mask, with the runs where they lie among those of all masks.
 struct Tiles {
   std::vector<MaskTile> work_tiles;
   std::vector<int64_t> steps;
@@ -139,12 +139,12 @@ class TileJoiner {
   void for_each_work_tile() {
     const size_t heads_in_l2 = static_cast<size_t>(masks_of_section());
     for (size_t begin = 0; begin < tiles_.size(); begin += heads_in_l2) {
-      deal_section(begin, std::min(begin + heads_in_l2, tiles_.size()));
+      schedule_section(begin, std::min(begin + heads_in_l2, tiles_.size()));
     }
   }
 
   /// Of equal length those at the same place of their masks together.
-  void deal_section(size_t begin, size_t end) {
+  void schedule_section(size_t begin, size_t end) {
     struct Place {
       int64_t steps;
       size_t work_tile, mask;
@@ -181,15 +181,15 @@ int64_t steps_of(const std::vector<WorkTile>& work_tiles) {
   return steps;
 }
 
-/// The items of one mask, in the order of their dealing.
+/// The work tiles of one mask, in the order of their schedule.
 struct Queue {
   std::vector<WorkTile> work_tiles;
   size_t next = 0;
   int64_t steps_left = 0;
 };
 
-/// The next item is one of the mask that has most to do, so that all end together; each in its own order.
-void deal_section(std::vector<WorkTile>& dealt, std::span<Queue> queues) {
+/// The next work tile is one of the mask that has most to do, so that all end together; each in its own order.
+void schedule_section(std::vector<WorkTile>& scheduled, std::span<Queue> queues) {
   for (Queue& queue : queues) queue.steps_left = steps_of(queue.work_tiles);
   for (;;) {
     Queue* first = nullptr;
@@ -198,8 +198,8 @@ void deal_section(std::vector<WorkTile>& dealt, std::span<Queue> queues) {
       if (first == nullptr || queue.steps_left > first->steps_left) first = &queue;
     }
     if (first == nullptr) return;
-    dealt.push_back(first->work_tiles[first->next++]);
-    first->steps_left -= dealt.back().num_steps;
+    scheduled.push_back(first->work_tiles[first->next++]);
+    first->steps_left -= scheduled.back().num_steps;
   }
 }
 
@@ -230,13 +230,14 @@ class WorkJoiner {
     add_tables(calls_ == BackwardCalls::kDefault ? works_ : deterministic_);
     if (calls_ != BackwardCalls::kDeterministic) joined_.work_tiles = for_each_work_tile();
     if (calls_ != BackwardCalls::kDefault) {
-      (calls_ == BackwardCalls::kBoth ? joined_.deterministic_work_tiles : joined_.work_tiles) = deal_in_turns();
+      (calls_ == BackwardCalls::kBoth ? joined_.deterministic_work_tiles : joined_.work_tiles) = schedule_in_turns();
     }
     return std::move(joined_);
   }
 
  private:
-  /// Of deterministic calls. Queries, dout and sums of dq of a head are what items share (ScheduleCandidate::cached).
+  /// Of deterministic calls. Queries, dout and sums of dq of a head are what work tiles share
+  /// (ScheduleCandidate::cached).
   static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu) {
     const auto num_masks = static_cast<int>(transposed.size());
     if (has_few_heads(shape)) return num_masks;
@@ -257,7 +258,7 @@ class WorkJoiner {
                           total, longest, gpu.multiprocessors);
   }
 
-  /// All but items. Those of both kinds of calls differ in nothing else but turns.
+  /// All but work tiles. Those of both kinds of calls differ in nothing else but turns.
   void add_tables(const std::vector<WorkList>& works) {
     size_t most = 0;
     bool all_covered = true;
@@ -288,7 +289,7 @@ class WorkJoiner {
     }
   }
 
-  /// Walks differ between masks, so that items say theirs.
+  /// Walks differ between masks, so that work tiles say theirs.
   std::vector<WorkTile> work_tiles_of(const WorkList& work, size_t mask, bool deterministic, int32_t first_slab) const {
     const Walk& walk = deterministic ? work.deterministic_walk : work.walk;
     const int32_t heads_kv = shape_.num_heads_kv / joined_.num_masks, heads_q = shape_.num_heads_q / joined_.num_masks;
@@ -306,7 +307,7 @@ class WorkJoiner {
     return work_tiles;
   }
 
-  /// The items of each mask where they would be if all heads saw it.
+  /// The work tiles of each mask where they would be if all heads saw it.
   std::vector<WorkTile> for_each_work_tile() {
     struct Assignment {
       double before;
@@ -324,13 +325,13 @@ class WorkJoiner {
                      [](const Assignment& a, const Assignment& b) { return a.before < b.before; });
     std::vector<WorkTile> work_tiles;
     work_tiles.reserve(all.size());
-    for (const Assignment& dealt : all) work_tiles.push_back(dealt.work_tile);
+    for (const Assignment& scheduled : all) work_tiles.push_back(scheduled.work_tile);
     return work_tiles;
   }
 
-  /// Of deterministic calls, where the items of a mask wait for each other in the order in which it alone is dealt:
-  /// sections of masks.
-  std::vector<WorkTile> deal_in_turns() {
+  /// Of deterministic calls, where the work tiles of a mask wait for each other in the order in which it alone is
+  /// scheduled: sections of masks.
+  std::vector<WorkTile> schedule_in_turns() {
     int32_t accum_tiles = 0;
     std::vector<Queue> queues;
     for (size_t g = 0; g < deterministic_.size(); ++g) {
@@ -338,12 +339,12 @@ class WorkJoiner {
       accum_tiles += deterministic_[g].num_accum_tiles;
     }
     joined_.num_accum_tiles = std::max(joined_.num_accum_tiles, accum_tiles);
-    std::vector<WorkTile> dealt;
+    std::vector<WorkTile> scheduled;
     for (size_t begin = 0; begin < queues.size(); begin += static_cast<size_t>(together_)) {
       const size_t count = std::min(static_cast<size_t>(together_), queues.size() - begin);
-      deal_section(dealt, std::span(queues).subspan(begin, count));
+      schedule_section(scheduled, std::span(queues).subspan(begin, count));
     }
-    return dealt;
+    return scheduled;
   }
 
   const AttnShape& shape_;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One list of work for head groups that see different cells: what is made of the mask of each group, joined and dealt
-// as one launch walks it.
+// One list of work for head groups that see different cells: what is made of the mask of each group, joined and
+// scheduled as one launch walks it.
 #pragma once
 
 #include <cstdint>
@@ -21,21 +21,21 @@ namespace tangram::schedule {
 /// Query tiles of several masks. Mask g of n is of K/V heads [g * heads_kv / n, (g + 1) * heads_kv / n) and of their
 /// query heads. Head groups are as in ForwardParams: the query heads of a K/V head that share a tile.
 struct HeadLists {
-  std::vector<MaskTile> work_tiles;       ///< in the order of dealing, each of one head group
-  std::vector<int32_t> work_tile_groups;  ///< of each item
+  std::vector<MaskTile> work_tiles;       ///< in the order of schedule, each of one head group
+  std::vector<int32_t> work_tile_groups;  ///< of each work tile
   std::vector<TileRange> runs;            ///< of all masks, as are the following
   std::vector<RowInterval> intervals;
   std::vector<int32_t> key_groups;    ///< as GatheredList::groups
-  std::vector<int32_t> part_rows;     ///< of each item, as PartList::first_rows; empty: all tiles are whole
+  std::vector<int32_t> part_rows;     ///< of each work tile, as PartList::first_rows; empty: all tiles are whole
   std::vector<TileParts> part_tiles;  ///< one for all heads of a mask
   std::vector<int32_t> part_heads;    ///< of each of these, the first query head; all have heads_q / n
   bool gathered = false;              ///< for a kernel that gathers runs
   int64_t num_part_rows = 0;          ///< of the workspace: a row has room for all heads, so that masks share rows
 };
 
-/// WorkTiles as one launch deals them: in sections of masks whose keys and values share the L2 cache, longest first in
-/// a section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are; no launch
-/// does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
+/// Work tiles as one launch schedules them: in sections of masks whose keys and values share the L2 cache, longest
+/// first in a section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are;
+/// no launch does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
 HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
                      const GatherableTiles& gatherable);
 
@@ -47,11 +47,11 @@ HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, in
 /// what belongs to the next mask begins a head further on, so that no two meet; where a mask is of one query head, a
 /// stride of 0 says the same without gaps.
 ///
-/// Additions to a slab come in the order in which the items of a mask alone would be dealt.
+/// Additions to an accumulator tile come in the order in which the work tiles of a mask alone would be scheduled.
 WorkList join_work(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,
                    const AttnShape& shape, const GpuModel& gpu, BackwardCalls calls);
 
-/// See NOTE [tables of masks]: how many tables hold the slabs of all query heads, and the stride.
+/// See NOTE [tables of masks]: how many tables hold the accumulator tiles of all query heads, and the stride.
 int64_t slab_tables(int num_heads_q, int num_masks);
 int32_t slab_stride(int32_t tiles_of_table, int heads_per_mask);
 

@@ -16,7 +16,7 @@ TileSchedule heuristic_tile_schedule(const Extents& extents, const AttnShape& sh
                                      bool deterministic);
 
 /// Of nested masks by that rule: sections of as many query heads as the L2 cache holds what belongs to them, as a
-/// causal mask of the shape is dealt. A function of shape and GPU, whatever the mask; plays a few makespans.
+/// causal mask of the shape is scheduled. A function of shape and GPU, whatever the mask; plays a few makespans.
 TileSchedule l2_tile_schedule(const AttnShape& shape, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

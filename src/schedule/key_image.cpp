@@ -23,8 +23,8 @@ constexpr int64_t kIntervalsPerTile = 2 * kKeyTileRows;
 
 int64_t tiles_of_keys(const AttnShape& shape) { return (shape.seqlen_k + kKeyTileRows - 1) / kKeyTileRows; }
 
-/// As masks of the host have them, whatever will be chosen: more where a multiprocessor would have few items of unequal
-/// length, and where these wait for memory.
+/// As masks of the host have them, whatever will be chosen: more where a multiprocessor would have few work tiles of
+/// unequal length, and where these wait for memory.
 int32_t pieces_of(const AttnShape& shape, int64_t num_tiles, const GpuModel& gpu) {
   constexpr int64_t kWorkTilesEach = 8;
   const int group = shape.num_heads_q / shape.num_heads_kv;
@@ -58,11 +58,12 @@ bool sees_whole_query_tiles(const WorkList& work) {
 KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const GpuModel& gpu, size_t begin)
     : shape_(shape), capacity_(capacity), end_(begin) {
   const auto num_tiles = static_cast<int32_t>(tiles_of_keys(shape));
-  dealing_ = {num_tiles, pieces_of(shape, num_tiles, gpu), shape.num_heads_q, shape.num_heads_kv, capacity.head_groups};
-  require(int64_t{num_tiles} * shape.num_heads_kv * dealing_.head_splits < INT32_MAX,
+  schedule_ = {num_tiles, pieces_of(shape, num_tiles, gpu), shape.num_heads_q, shape.num_heads_kv,
+               capacity.head_groups};
+  require(int64_t{num_tiles} * shape.num_heads_kv * schedule_.head_splits < INT32_MAX,
           "MaskBuffer: tiles of keys, of all K/V heads and their pieces, must stay below 2^31 (got {} tiles, "
           "num_heads_kv={}, {} pieces)",
-          num_tiles, shape.num_heads_kv, dealing_.head_splits);
+          num_tiles, shape.num_heads_kv, schedule_.head_splits);
   // Of causal blocks all columns reach the end.
   walk_ = {.descending = true, .heads_innermost = scatters_heads_inside(shape.head_dim)};
   num_q_tiles_ = static_cast<int32_t>((shape.seqlen_q + kKeyStepQueries - 1) / kKeyStepQueries);
@@ -73,7 +74,7 @@ KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const G
     end_ = offset + static_cast<size_t>(count) * sizeof(T);
     return offset;
   };
-  work_tiles_ = take(dealing_.num_work_tiles(), WorkTile{});
+  work_tiles_ = take(schedule_.num_work_tiles(), WorkTile{});
   runs_ = take(max_runs_, TileRange{});
   run_tiles_ = take(max_runs_, RangeQueryTiles{});
   q_tiles_ = take(num_q_tiles_, QueryTile{});
@@ -95,7 +96,7 @@ KeyLists KeyImage::make(std::span<const AttnSlice> slices) const {
   std::ranges::copy_if(work.work_tiles, std::back_inserter(lists.tiles),
                        [](const WorkTile& work_tile) { return work_tile.kv_head == 0; });
   std::ranges::sort(lists.tiles, {}, &WorkTile::row_begin);
-  TANGRAM_ASSERT(lists.tiles.size() == static_cast<size_t>(dealing_.num_tiles));
+  TANGRAM_ASSERT(lists.tiles.size() == static_cast<size_t>(schedule_.num_tiles));
   for (const WorkTile& work_tile : lists.tiles) lists.visits.push_back(work_tile.num_steps / group);
   lists.runs = std::move(work.runs);
   lists.run_tiles = std::move(work.run_tiles);
@@ -137,9 +138,9 @@ size_t KeyImage::write(std::byte* to, std::span<const KeyLists* const> masks, si
       WorkTile tile = mask.tiles[order[before]];
       tile.run_begin += num_runs;
       tile.run_end += num_runs;
-      for (int32_t i = 0; i < dealing_.work_tiles_of_tile(); ++i) {
-        work_tiles[dealing_.place(m, i, static_cast<int64_t>(before))] =
-            dealing_.work_tile(tile, m, i, mask.visits[order[before]]);
+      for (int32_t i = 0; i < schedule_.work_tiles_of_tile(); ++i) {
+        work_tiles[schedule_.place(m, i, static_cast<int64_t>(before))] =
+            schedule_.work_tile(tile, m, i, mask.visits[order[before]]);
       }
     }
     std::ranges::copy(mask.run_tiles, array(run_tiles_, RangeQueryTiles{}) + num_runs);

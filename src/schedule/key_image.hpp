@@ -22,9 +22,9 @@ namespace tangram::schedule {
 /// Keys of a tile at rest, and queries of a step.
 inline constexpr int kKeyTileRows = 128, kKeyStepQueries = 64;
 
-/// How items are dealt, whatever the mask: every K/V head has one for each tile of keys, also for one that nobody sees,
-/// in equally many pieces. Piece by piece of K/V head by K/V head, as scattered_sections() has it, so that what runs at
-/// a time shares queries; of a piece the tiles with most to do first.
+/// How work tiles are scheduled, whatever the mask: every K/V head has one for each tile of keys, also for one that
+/// nobody sees, in equally many pieces. Piece by piece of K/V head by K/V head, as scattered_sections() has it, so that
+/// what runs at a time shares queries; of a piece the tiles with most to do first.
 struct KeyTileSchedule {
   int32_t num_tiles = 0;
   int32_t head_splits = 1;
@@ -33,7 +33,7 @@ struct KeyTileSchedule {
   TANGRAM_HOST_DEVICE int32_t num_work_tiles() const { return num_tiles * heads_kv * head_splits; }
   /// Those of a tile of one mask.
   TANGRAM_HOST_DEVICE int32_t work_tiles_of_tile() const { return heads_kv / masks * head_splits; }
-  /// Where the i-th of them is dealt; `before`: tiles of the mask with more to do, or as much and earlier keys.
+  /// Where the i-th of them is scheduled; `before`: tiles of the mask with more to do, or as much and earlier keys.
   TANGRAM_HOST_DEVICE int64_t place(int32_t mask, int32_t i, int64_t before) const {
     return (int64_t{mask} * work_tiles_of_tile() + i) * num_tiles + before;
   }
@@ -57,7 +57,7 @@ struct KeyTileSchedule {
 
 /// What tiles of keys see of one mask of the host.
 struct KeyLists {
-  std::vector<WorkTile> tiles;  ///< in the order of keys, with what all their items have in common
+  std::vector<WorkTile> tiles;  ///< in the order of keys, with what all their work tiles have in common
   std::vector<int32_t> visits;  ///< of each, steps of one query head
   std::vector<TileRange> runs;
   std::vector<RangeQueryTiles> run_tiles;
@@ -96,20 +96,20 @@ class KeyImage {
   size_t run_tiles() const { return run_tiles_; }
   size_t q_tiles() const { return q_tiles_; }
 
-  const KeyTileSchedule& dealing() const { return dealing_; }
+  const KeyTileSchedule& schedule() const { return schedule_; }
   /// All query heads of a tile one after the other, where that is faster.
   Walk walk() const { return walk_; }
   int32_t num_q_tiles() const { return num_q_tiles_; }
   int64_t max_runs() const { return max_runs_; }
-  /// Where items in pieces add up.
+  /// Where work tiles in pieces add up.
   int64_t num_accum_tiles() const {
-    return dealing_.head_splits > 1 ? int64_t{dealing_.num_tiles} * dealing_.heads_kv : 0;
+    return schedule_.head_splits > 1 ? int64_t{schedule_.num_tiles} * schedule_.heads_kv : 0;
   }
 
  private:
   AttnShape shape_;
   MaskCapacity capacity_;
-  KeyTileSchedule dealing_;
+  KeyTileSchedule schedule_;
   Walk walk_;
   int32_t num_q_tiles_ = 0;
   int64_t max_runs_ = 0, max_intervals_ = 0;

@@ -40,9 +40,10 @@ struct alignas(16) WorkTile {
   int32_t kv_head = 0;
   int32_t head_begin = 0;
   int32_t head_end = 0;
-  int32_t num_steps = 0;   ///< (query head, query tile) pairs of this item
-  int32_t head_split = 0;  ///< of num_head_splits items with the same keys and KV head, dealt in the order of their
-                           ///< pieces; the kernel changes it to their order of ending, unless calls are deterministic
+  int32_t num_steps = 0;  ///< (query head, query tile) pairs of this work tile
+  int32_t head_split =
+      0;  ///< of num_head_splits work tiles with the same keys and KV head, scheduled in the order of their
+          ///< pieces; the kernel changes it to their order of ending, unless calls are deterministic
   int32_t num_head_splits = 1;
   int32_t accum_tile = 0;  ///< where the pieces add up
   int32_t flags = 0;
@@ -60,7 +61,7 @@ struct DqOrderSegment {
 };
 inline constexpr int32_t kNoTile = -1;
 
-/// The order of an item's steps.
+/// The order of a work tile's steps.
 struct Walk {
   bool descending = false;  ///< last run and last query tile first
   bool heads_innermost =

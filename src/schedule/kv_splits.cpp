@@ -14,18 +14,18 @@
 namespace tangram::schedule {
 namespace {
 
-// In steps. What a whole item costs beside its steps, and a part, which writes float32 from registers.
+// In steps. What a whole work tile costs beside its steps, and a part, which writes float32 from registers.
 constexpr double kWholeCost = 1.5;
 constexpr double kPartCost = 2.5;
 // The kernel that merges, its launch alone.
 constexpr double kMergeCost = 2;
-// Splitting must pay by this factor, and is not looked at below so many steps of the longest item or from so many items
-// a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
+// Splitting must pay by this factor, and is not looked at below so many steps of the longest work tile or from so many
+// work tiles a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
 constexpr double kWantedGain = 1.25;
 constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostWorkTiles = 2;
 constexpr int64_t kMostParts = 6;  // a multiprocessor
-// Of masks with more items only the last ones are cut, where the last wave is far from full.
+// Of masks with more work tiles only the last ones are cut, where the last wave is far from full.
 constexpr int64_t kMostWorkTilesOfLast = 40;
 constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;
@@ -75,7 +75,7 @@ class Cutter {
     }
   }
 
-  /// Steps [begin, end) of an item.
+  /// Steps [begin, end) of a work tile.
   void add_runs(const MaskTile& work_tile, int64_t begin, int64_t end) {
     for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
       const TileRange& run = tiles_.runs[static_cast<size_t>(r)];
@@ -109,7 +109,7 @@ class Cutter {
   }
 
   /// Longest first, in eighths of the longest; then first parts first, since the keys that are there already come first
-  /// in items for keys that come late. WorkTiles that are not sorted by length are all of those.
+  /// in work tiles for awaited keys. Work tiles that are not sorted by length are all of those.
   void sort_parts() {
     if (result_.list.work_tiles.empty()) return;
     std::vector<size_t> order(result_.list.work_tiles.size());
@@ -135,13 +135,13 @@ class Cutter {
 
   const TileList& tiles_;
   const std::vector<int64_t>& num_parts_;
-  std::vector<int64_t> positions_;  // of each part in its item
+  std::vector<int64_t> positions_;  // of each part in its work tile
   PartList result_;
 };
 
 double work_tile_cost(int64_t steps) { return static_cast<double>(steps) + kWholeCost; }
 
-/// WorkTiles of equal cost, one after the other.
+/// Work tiles of equal cost, one after the other.
 void run(Multiprocessors& sms, double cost, int64_t times) {
   for (int64_t i = 0; i < times; ++i) sms.run(cost);
 }
@@ -161,7 +161,7 @@ struct Search {
     return tile_seconds(h200::kForward, static_cast<double>(tiles.shape.block_m * heads * tiles.shape.block_n),
                         2.0 * (shape.head_dim + shape.head_dim_v));
   }
-  /// What no dealing of whole items can fall below.
+  /// What no schedule of whole work tiles can fall below.
   double even_share() const {
     double sum = 0;
     for (const int64_t length : steps) sum += work_tile_cost(length);
@@ -169,7 +169,7 @@ struct Search {
   }
 
   /// WorkTiles [begin, end) of the list, in their parts, longest first.
-  void deal_parts(Multiprocessors& sms, const std::vector<int64_t>& num_parts, size_t begin) const {
+  void schedule_parts(Multiprocessors& sms, const std::vector<int64_t>& num_parts, size_t begin) const {
     std::vector<std::pair<int64_t, double>> parts;  // steps, cost
     for (size_t i = begin; i < steps.size(); ++i) {
       for (int64_t p = 0; p < num_parts[i]; ++p) {
@@ -194,7 +194,7 @@ struct Search {
     }
   }
 
-  /// All items, into parts of equal length.
+  /// All work tiles, into parts of equal length.
   void split_all() {
     const int64_t longest = *std::max_element(steps.begin(), steps.end());
     for (int64_t head_splits = 2; head_splits <= std::min<int64_t>(longest, num_sms);
@@ -205,11 +205,12 @@ struct Search {
         parts += num_parts.emplace_back(parts_of(count, (longest + head_splits - 1) / head_splits));
       if (parts * num_groups > kMostParts * num_sms) break;
       Multiprocessors sms(num_sms);
-      deal_parts(sms, num_parts, 0);
+      schedule_parts(sms, num_parts, 0);
       offer(sms, num_parts);
     }
   }
-  /// The items dealt last, of which there may be too few for all multiprocessors. The list is sorted, longest first.
+  /// The work tiles scheduled last, of which there may be too few for all multiprocessors. The list is sorted, longest
+  /// first.
   void split_last() {
     const int64_t count = static_cast<int64_t>(steps.size());
     const int64_t most = std::min(count - 1, (kMostWavesOfLast * num_sms - 1) / num_groups + 1);
@@ -221,7 +222,7 @@ struct Search {
         std::vector<int64_t> num_parts(steps.size(), 1);
         std::fill(num_parts.begin() + first, num_parts.end(), head_splits);
         Multiprocessors sms = before;
-        deal_parts(sms, num_parts, static_cast<size_t>(first));
+        schedule_parts(sms, num_parts, static_cast<size_t>(first));
         offer(sms, num_parts);
       }
       run(before, work_tile_cost(steps[static_cast<size_t>(first)]), num_groups);
@@ -233,7 +234,7 @@ struct Search {
 
 double whole_work_tiles_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu) {
   if (steps.empty()) return 0;
-  // In half steps, and equal items at once, of which there are many.
+  // In half steps, and equal work tiles at once, of which there are many.
   std::vector<int64_t> num_work_tiles(static_cast<size_t>(*std::max_element(steps.begin(), steps.end())) + 1);
   for (const int64_t length : steps) ++num_work_tiles[static_cast<size_t>(length)];
   const auto halves_of = [](size_t length) {
@@ -264,7 +265,7 @@ std::optional<PartList> split_work_tiles(const TileList& tiles, const AttnShape&
   Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
   search.steps.reserve(tiles.work_tiles.size());
   for (const MaskTile& work_tile : tiles.work_tiles) search.steps.push_back(steps_of(tiles, work_tile));
-  // Lists for keys that come late do not begin with their longest items.
+  // Lists for awaited keys do not begin with their longest work tiles.
   if (*std::max_element(search.steps.begin(), search.steps.end()) < kLeastSteps) return {};
   const double whole = whole_work_tiles_steps(search.steps, num_groups, gpu);
   if (work_tiles * num_groups <= kMostWorkTiles * num_sms) {

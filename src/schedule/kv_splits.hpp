@@ -26,31 +26,31 @@ struct TileParts {
   int32_t num_parts = 0;
 };
 
-/// A tile list whose items are parts of query tiles: each sees some of the keys that its rows see, and together the
-/// parts of a tile show each cell once. Tiles may stay whole. Long items come before short ones, and of about
+/// A tile list whose work tiles are parts of query tiles: each sees some of the keys that its rows see, and together
+/// the parts of a tile show each cell once. Tiles may stay whole. Long work tiles come before short ones, and of about
 /// equal ones first parts before second ones.
 struct PartList {
   TileList list;
-  std::vector<int32_t> first_rows;  ///< of each item, in the workspace; -1 for whole tiles
+  std::vector<int32_t> first_rows;  ///< of each work tile, in the workspace; -1 for whole tiles
   std::vector<TileParts> tiles;     ///< those in parts
   int64_t num_rows = 0;             ///< of the workspace
   double predicted_steps = 0;       ///< of split_work_tiles: as whole_work_tiles_steps, merging included
 };
 
-/// Cuts each item into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
+/// Cuts each work tile into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
 /// multiples of block_n from the begin of a run, so that there are no more steps than before.
 PartList cut_work_tiles(const TileList& tiles, int64_t max_steps);
-/// The same, item i into num_parts[i] parts.
+/// The same, work tile i into num_parts[i] parts.
 PartList cut_work_tiles(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
-/// The items in parts where that is much faster, by a simulation of dealing and what the
-/// merging of parts costs; nothing for other masks, among them all with many tiles. Each item runs once for each of
-/// `num_groups` groups of heads. O(tiles), for masks with many tiles O(1).
+/// The work tiles in parts where that is much faster, by a simulation of schedule and what the
+/// merging of parts costs; nothing for other masks, among them all with many tiles. Each work tile runs once for each
+/// of `num_groups` groups of heads. O(tiles), for masks with many tiles O(1).
 std::optional<PartList> split_work_tiles(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
                                          const GpuModel& gpu);
 
-/// Steps that the multiprocessor which ends last is predicted to take, what comes with items included, where whole
-/// items of these steps are dealt longest first, each once for each of `num_groups` groups of heads.
+/// Steps that the multiprocessor which ends last is predicted to take, what comes with work tiles included, where whole
+/// work tiles of these steps are scheduled longest first, each once for each of `num_groups` groups of heads.
 double whole_work_tiles_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

@@ -16,11 +16,11 @@ namespace tangram::schedule {
 
 namespace {
 
-/// What pieces of items take, in half steps, of which all costs are multiples.
+/// What pieces of work tiles take, in half steps, of which all costs are multiples.
 class PieceCosts {
  public:
   PieceCosts(int group, bool all_together, const WorkTileCosts& costs) : of_(static_cast<size_t>(group) + 1) {
-    const double join = all_together ? 0.2 : 0;  // pieces dealt together end together: joining waits for the others
+    const double join = all_together ? 0.2 : 0;  // pieces scheduled together end together: joining waits for the others
     for (int head_splits = 1; head_splits <= group; ++head_splits) {
       const double joins = head_splits == 1 ? 0 : 1 + join * (head_splits - 2);
       of_[static_cast<size_t>(head_splits)] = {2 * (group / head_splits), halves(costs.work_tile + joins * costs.join),
@@ -30,9 +30,9 @@ class PieceCosts {
 
   static int64_t halves(double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); }
 
-  /// Of an item in so many pieces. Where they are uneven (is_even), of a small one; a large one has one head more.
+  /// Of a work tile in so many pieces. Where they are uneven (is_even), of a small one; a large one has one head more.
   int64_t of(int64_t count, int head_splits) const { return count * at(head_splits).tile + at(head_splits).cost; }
-  /// Of all pieces of an item; at least, where it has no steps.
+  /// Of all pieces of a work tile; at least, where it has no steps.
   int64_t of_all(int64_t count, int head_splits) const {
     return count == 0 ? at(1).cost
                       : 2 * count * static_cast<int64_t>(of_.size() - 1) + head_splits * at(head_splits).cost;
@@ -110,7 +110,7 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how
   const std::vector<size_t>& order = how.by_document ? in.extents.by_group : in.extents.order;
   const double share = 1.0 / in.gpu.multiprocessors;
   double most = 0;
-  int64_t dealt = 0, longest_of_all = 0;  // half steps of all items up to this group, of the longest one
+  int64_t scheduled = 0, longest_of_all = 0;  // half steps of all work tiles up to this group, of the longest one
   const auto add_group = [&](size_t begin, size_t end) {
     const int heads = in.shape.num_heads_kv;
     const int units = heads * (how.max_steps > 0 ? 1 : how.head_splits);  // what sections are counted in
@@ -122,10 +122,10 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how
     };
     for (size_t at = begin; at < end; ++at) {
       const int64_t count = in.extents.of_keys[order[at]].count;
-      dealt += heads * piece_costs.of_all(count, pieces_of(count));
+      scheduled += heads * piece_costs.of_all(count, pieces_of(count));
     }
-    // Of a section, half steps from the begin of an item on, and how long after the group's end by an even share an
-    // item ends at most.
+    // Of a section, half steps from the begin of a work tile on, and how long after the group's end by an even share an
+    // work tile ends at most.
     struct Section {
       int64_t rest = 0;
       double late = 0;
@@ -149,8 +149,8 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how
     if (how.max_steps > 0) {  // pieces of a section are sorted: any of them may be the last one
       of_last.late = before.late = static_cast<double>(longest) * (1 - share);
     }
-    most = std::max({most, static_cast<double>(dealt) * share + of_last.late,
-                     static_cast<double>(dealt - of_last.rest) * share + before.late});
+    most = std::max({most, static_cast<double>(scheduled) * share + of_last.late,
+                     static_cast<double>(scheduled - of_last.rest) * share + before.late});
   };
   if (how.by_document) {
     size_t begin = 0;
@@ -162,7 +162,7 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how
     add_group(0, order.size());
   }
   constexpr double kRounding = 1e-9;  // of sums
-  const double least = std::max(static_cast<double>(dealt) * share, static_cast<double>(longest_of_all));
+  const double least = std::max(static_cast<double>(scheduled) * share, static_cast<double>(longest_of_all));
   return Bounds{least / 2 * (1 - kRounding), most / 2 * (1 + kRounding)};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How long a dealing takes, by a simulation of the multiprocessors.
+// How long a schedule takes, by a simulation of the multiprocessors.
 #pragma once
 
 #include <limits>
@@ -13,10 +13,12 @@
 
 namespace tangram::schedule {
 
-/// What an item costs beside its steps, in steps; others lose as much or more (benchmarks/schedule/fit_dealings.cpp).
+/// What a work tile costs beside its steps, in steps; others lose as much or more
+/// (benchmarks/schedule/fit_tile_schedules.cpp).
 struct WorkTileCosts {
   double work_tile = 3;  ///< its begin and end
-  double join = 2.5;  ///< of a piece that joins one other; pieces dealt together end together, and slow each other down
+  double join =
+      2.5;  ///< of a piece that joins one other; pieces scheduled together end together, and slow each other down
 };
 
 /// A mask on a GPU. `arrives`: see choose_tile_schedule.
@@ -31,12 +33,12 @@ struct Setting {
 double makespan(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {},
                 double enough = std::numeric_limits<double>::infinity());
 
-/// What no dealing falls below, and what this one does not, since its longest item takes so long.
+/// What no schedule falls below, and what this one does not, since its longest work tile takes so long.
 double least_makespan(const Setting& in, const WorkTileCosts& costs = {});
 double longest_work_tile(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {});
 
-/// Between what the makespan lies, without playing it: an item begins when all that is dealt before it, evenly shared,
-/// is done, at the latest. Nothing where keys come late, and for dealings that change towards the end.
+/// Between what the makespan lies, without playing it: a work tile begins when all that is scheduled before it, evenly
+/// shared, is done, at the latest. Nothing where keys are awaited, and for schedules that change towards the end.
 struct Bounds {
   double least = 0, most = 0;
 };

@@ -94,7 +94,7 @@ ImageLayout::ImageLayout(const AttnShape& shape, const TileShape& forward, const
     // A tile more where a document begins, of queries and of keys.
     num_q_tiles_ = shape.seqlen_q == 0 ? 0 : tiles_of(shape.seqlen_q, backward.block_n) + capacity_.max_documents;
     num_key_tiles_ = shape.seqlen_k == 0 ? 0 : tiles_of(shape.seqlen_k, backward.block_m) + capacity_.max_documents;
-    num_backward_work_tiles_ = num_key_tiles_ * shape.num_heads_q;  // an item a head at most
+    num_backward_work_tiles_ = num_key_tiles_ * shape.num_heads_q;  // a work tile a head at most
     num_backward_runs_ = kRunsPerTile * num_key_tiles_ + runs_of_slice(backward.block_m) * capacity_.max_slices;
     if (capacity_.deterministic) {
       num_turn_segments_ = kSegmentsPerRun * num_backward_runs_ + kSegmentsPerTile * num_key_tiles_;
@@ -127,7 +127,8 @@ void ImageLayout::check(const TileList& forward, const WorkList& backward) const
   TANGRAM_ASSERT(backward.deterministic_work_tiles.empty());
   need("runs of keys", size(forward.runs), num_forward_runs_);
   require_room("tiles of queries", size(backward.q_tiles), num_q_tiles_, "max_documents", capacity_.max_documents);
-  // No more items than tiles times heads, nor intervals than runs times rows: these have room where the others have.
+  // No more work tiles than tiles times heads, nor intervals than runs times rows: these have room where the others
+  // have.
   require_room("items of keys", size(backward.work_tiles), num_backward_work_tiles_, "max_documents",
                capacity_.max_documents);
   need("runs of queries", size(backward.runs), num_backward_runs_);

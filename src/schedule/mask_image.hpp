@@ -18,7 +18,7 @@ namespace tangram::schedule {
 /// NOTE [image] Arrays whose length depends on the mask, and that can be long, stand behind each other at the end, so
 /// that a copy ends with what the mask fills. Whoever points into them says so by an index from the begin of the image:
 /// TileRange::interval_begin, RangeQueryTiles::segment. Query tiles that a mask leaves unused are empty; those of the
-/// forward pass (TileList::items) are always as many.
+/// forward pass (TileList::work tiles) are always as many.
 class ImageLayout {
  public:
   /// `forward`, `backward`: shapes of the tiles of the two lists. Throws InvalidArgument for a capacity that is not
@@ -54,7 +54,7 @@ class ImageLayout {
   int64_t num_forward_runs() const { return num_forward_runs_; }
   int64_t num_backward_runs() const { return num_backward_runs_; }
   int64_t num_q_tiles() const { return num_q_tiles_; }
-  /// Tiles of keys, of which each K/V head may have a slab.
+  /// Tiles of keys, of which each K/V head may have an accumulator tile.
   int64_t num_key_tiles() const { return num_key_tiles_; }
   int64_t num_turn_segments() const { return num_turn_segments_; }  ///< 0: of calls that are not deterministic
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Multiprocessors that take items one after the other, for estimates of how long a launch takes.
+// Multiprocessors that take work tiles one after the other, for estimates of how long a launch takes.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace tangram::schedule {
 
-/// Multiprocessors of which each takes the next item as soon as it is free.
+/// Multiprocessors of which each takes the next work tile as soon as it is free.
 class Multiprocessors {
  public:
   explicit Multiprocessors(int num_sms) : free_at_(static_cast<size_t>(num_sms), 0.0) {}
@@ -40,8 +40,8 @@ class Multiprocessors {
   double end_ = 0;
 };
 
-/// The same where all times are whole numbers, for many equal items at once: what is free when is counted in a ring of
-/// times, of which the last is `farthest` after the first one free.
+/// The same where all times are whole numbers, for many equal work tiles at once: what is free when is counted in a
+/// ring of times, of which the last is `farthest` after the first one free.
 class CountedMultiprocessors {
  public:
   CountedMultiprocessors(int num_sms, int64_t farthest)
@@ -51,7 +51,7 @@ class CountedMultiprocessors {
     put(0, num_sms);
   }
 
-  /// `count` items of `steps`, more than 0, each not before `from`.
+  /// `count` work tiles of `steps`, more than 0, each not before `from`.
   void run(int64_t steps, int64_t count, int64_t from = 0) {
     while (count > 0) {
       int32_t& free = free_[now_ & mask_];

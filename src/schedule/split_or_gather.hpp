@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// WorkTiles in parts (kv_splits.hpp) or gathered runs (gather_runs.hpp): no forward kernel takes both.
+// Work tiles in parts (kv_splits.hpp) or gathered runs (gather_runs.hpp): no forward kernel takes both.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct GatherableTiles {
 
 /// For each of `masks`, which one launch computes, what ends sooner as predicted: where some could be split and some be
 /// gathered, either is done to all that can be, and the other to none. Gathered runs are those of `gatherable`, the
-/// same tiles or others. `shape`, `gpu` and `num_groups`, for each of which an item runs once, are the share of one
+/// same tiles or others. `shape`, `gpu` and `num_groups`, for each of which a work tile runs once, are the share of one
 /// mask. What is returned points to the lists that were given.
 std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, const AttnShape& shape,
                                              int64_t num_groups, const GpuModel& gpu,

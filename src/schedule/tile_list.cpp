@@ -167,8 +167,8 @@ class Builder {
     return end;
   }
 
-  /// WorkTiles of all tiles from `tile` on that end at `end` or before, of rows that all see the blocks `open`: each is
-  /// a run of its own, as pack_pieces makes them of pieces that share rows. Returns the tile behind them.
+  /// Work tiles of all tiles from `tile` on that end at `end` or before, of rows that all see the blocks `open`: each
+  /// is a run of its own, as pack_pieces makes them of pieces that share rows. Returns the tile behind them.
   size_t add_work_tiles_of_blocks(const std::vector<AttnSlice>& open, const std::vector<int32_t>& begins, size_t tile,
                                   int64_t end) {
     blocks_.clear();
@@ -326,8 +326,8 @@ class Builder {
   std::vector<AttnSlice> slices_;
   std::vector<AttnSlice> keys_first_;  // transposed, of shapes that follow the mask
   int shift_ = -1;                     // of block_n, if that is a power of two
-  std::vector<int64_t> costs_;         // of items: steps over key tiles
-  int64_t cost_ = 0;                   // of the item that is being made
+  std::vector<int64_t> costs_;         // of work tiles: steps over key tiles
+  int64_t cost_ = 0;                   // of the work tile that is being made
   int64_t largest_cost_ = 0;
   std::vector<Range> blocks_;
   std::vector<Piece> pieces_;  // in the tile that is being cut

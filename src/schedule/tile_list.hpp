@@ -12,8 +12,8 @@
 
 namespace tangram::schedule {
 
-/// The tiles of `slices` over `[0, seqlen_q) x [0, seqlen_k)`. Every query row belongs to exactly one item, every
-/// visible cell to exactly one run, and items come longest first. The slices must lie inside the sequences and not
+/// The tiles of `slices` over `[0, seqlen_q) x [0, seqlen_k)`. Every query row belongs to exactly one work tile, every
+/// visible cell to exactly one run, and work tiles come longest first. The slices must lie inside the sequences and not
 /// cover a cell twice (not checked here). Needs time O(slices * log(slices) + tiles) plus the rows of tiles in which
 /// slices meet. Throws InvalidArgument when a sequence exceeds 2^31 - 2^16 rows or the shape is not positive.
 TileList build_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape);
@@ -23,7 +23,7 @@ inline int64_t steps_of_keys(int64_t keys, int64_t block_n) {
   return static_cast<uint32_t>(keys + block_n - 1) / static_cast<uint32_t>(block_n);
 }
 
-/// Those that an item steps over, `runs` being those of its list.
+/// Those that a work tile steps over, `runs` being those of its list.
 inline int64_t work_tile_steps(const MaskTile& work_tile, std::span<const TileRange> runs, int64_t block_n) {
   int64_t steps = 0;
   for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
@@ -36,7 +36,7 @@ inline int64_t work_tile_steps(const MaskTile& work_tile, std::span<const TileRa
 /// The same mask with queries and keys exchanged, as the backward pass walks it.
 AttnSlice transposed(const AttnSlice& slice);
 
-/// build_tile_list of transposed slices: items of key rows with runs of query rows.
+/// build_tile_list of transposed slices: work tiles of key rows with runs of query rows.
 TileList transposed_tile_list(std::span<const AttnSlice> slices, int64_t seqlen_q, int64_t seqlen_k, TileShape shape);
 
 }  // namespace tangram::schedule

@@ -31,7 +31,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   const double even = even_steps(in);
   const bool uneven = is_cut_unevenly(in.shape.num_heads_q / in.shape.num_heads_kv);
   const auto slowness_of = [&](const ScheduleCandidate& form) {
-    // Nested items of five or seven heads want sections of what the cache holds; others were measured.
+    // Nested work tiles of five or seven heads want sections of what the cache holds; others were measured.
     if (uneven && kind == ScheduleClass::kNested && form.share_of_rest > 0) return 0.0;
     return (deterministic ? form.deterministic : form.cost_factor)[static_cast<size_t>(kind)];
   };
@@ -54,7 +54,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     const double cost_factor = slowness_of(form);
     if (cost_factor * least > best.cost) break;
     std::optional<double> played;
-    std::optional<TileSchedule> how = dealing_of(form, in.extents, in.shape, in.gpu, even, &played);
+    std::optional<TileSchedule> how = schedule_of(form, in.extents, in.shape, in.gpu, even, &played);
     if (!how || (deterministic && waits_in_sections(form, *how, in.shape, even))) continue;
     const std::optional<Bounds> bounds = makespan_bounds(in, *how);
     if (cost_factor * (bounds ? bounds->least : longest_work_tile(in, *how)) > best.cost) continue;
@@ -71,11 +71,11 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   return best;
 }
 
-/// Of items that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all query
-/// heads of a tile, one after the other: what a step moves is little, and lies together then. CostFactors as in
+/// Of work tiles that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all
+/// query heads of a tile, one after the other: what a step moves is little, and lies together then. CostFactors as in
 /// kScheduleCandidates, and how unevenly they may end before another form is faster
-/// (docs/devlog/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or items are so few that they end
-/// more unevenly.
+/// (docs/devlog/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or work tiles are so few that they
+/// end more unevenly.
 std::optional<TileSchedule> choose_scattered(const Setting& in, const Visits& visits) {
   const bool small = scatters_heads_inside(in.shape.head_dim);
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
@@ -83,7 +83,7 @@ std::optional<TileSchedule> choose_scattered(const Setting& in, const Visits& vi
       scattered_pieces(in.shape.seqlen_q, in.shape.head_dim, group, in.gpu.l2_bytes, in.gpu.has_slow_memory());
   const bool unequal = are_unequal(visits.long_work_tiles, visits.work_tiles);
   const bool cuts =
-      most > fewest && (unequal || visits.long_work_tiles == 0);  // few long ones are better dealt by length
+      most > fewest && (unequal || visits.long_work_tiles == 0);  // few long ones are better scheduled by length
   const double uneven = !cuts ? 1.1 : unequal ? 1.5 : 1.25;
   std::optional<TileSchedule> best;
   double least = uneven * even_steps(in), cost_factor = 1;
@@ -99,7 +99,7 @@ std::optional<TileSchedule> choose_scattered(const Setting& in, const Visits& vi
   return best;
 }
 
-/// The items of each group in the order of all items.
+/// The work tiles of each group in the order of all work tiles.
 void order_groups(Extents& extents) {
   std::vector<size_t> place(extents.order.size());
   for (size_t at = 0; at < extents.order.size(); ++at) place[extents.order[at]] = at;
@@ -138,7 +138,7 @@ std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& 
   for (int i = 0; i < num_sms; ++i) free_at.push(0);
   const int heads = shape.num_heads_q / shape.num_heads_kv / how.head_splits;
   const int copies =
-      how.heads_in_l2 == 0 ? shape.num_heads_kv * how.head_splits : how.heads_in_l2;  // of a tile, dealt together
+      how.heads_in_l2 == 0 ? shape.num_heads_kv * how.head_splits : how.heads_in_l2;  // of a tile, scheduled together
   std::vector<size_t> waiting = extents.order, order;
   while (!waiting.empty()) {
     const double now = free_at.top();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// In which pieces and in which order the items of a backward pass are dealt.
+// In which pieces and in which order the work tiles of a backward pass are scheduled.
 #pragma once
 
 #include <algorithm>
@@ -32,20 +32,22 @@ inline bool can_cut(int group, int head_splits) {
 /// The first of `group` heads that belongs to a piece, whose last one ends where the next piece begins.
 inline int first_head_of_split(int group, int head_splits, int head_split) { return group * head_split / head_splits; }
 
-/// How the items are cut and dealt. Every item is cut into `pieces` by query heads. The pieces of all KV heads, in the
-/// order of the heads, are dealt in sections of `together` of them (0: all), one section after the other; in a section
-/// in the order of `Extents::order`. What is dealt last decides how evenly the multiprocessors end: the last section
-/// may have more of them (`joint`), and pieces by length may grow shorter towards the end (`guided_divisor`).
+/// How the work tiles are cut and scheduled. Every work tile is cut into `pieces` by query heads. The pieces of all KV
+/// heads, in the order of the heads, are scheduled in sections of `together` of them (0: all), one section after the
+/// other; in a section in the order of `Extents::order`. What is scheduled last decides how evenly the multiprocessors
+/// end: the last section may have more of them (`joint`), and pieces by length may grow shorter towards the end
+/// (`guided_divisor`).
 struct TileSchedule {
   int head_splits = 1;
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
-  bool by_document = false;  ///< one group of items that share queries after the other, each by itself dealt so
-  /// Unless 0: an item is in as few pieces as leave each of them at most so many steps (`pieces`: the most of them),
-  /// all pieces of an item are dealt together, the longest pieces first, and `together` counts KV heads.
+  bool by_document =
+      false;  ///< one group of work tiles that share queries after the other, each by itself scheduled so
+  /// Unless 0: a work tile is in as few pieces as leave each of them at most so many steps (`pieces`: the most of
+  /// them), all pieces of a work tile are scheduled together, the longest pieces first, and `together` counts KV heads.
   int max_steps = 0;
   /// With max_steps, unless 0: pieces may be longer than that, by section, as long as one part in so many of all steps
-  /// that are still to be dealt. So few items are cut before the end.
+  /// that are still to be scheduled. So few work tiles are cut before the end.
   int guided_divisor = 0;
   bool heads_innermost = false;  ///< as in Walk
 
@@ -55,7 +57,7 @@ struct TileSchedule {
 /// The fastest of a few forms (tile_schedule_candidates.hpp) by a simulation of the multiprocessors, times how slow a
 /// form is. `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty: from the start.
 /// Then order_by_readiness becomes the order of `extents` if that is faster than to wait where tiles are.
-/// `deterministic`: for calls in which additions happen in the order of dealing.
+/// `deterministic`: for calls in which additions happen in the order of schedule.
 TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                                   std::span<const double> arrives = {}, bool deterministic = false);
 
@@ -65,16 +67,17 @@ TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnSha
 std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
                                        std::span<const double> arrives);
 
-/// In how many pieces, of at most `most`, an item of `steps` is for each of them to have at most `max_steps`.
+/// In how many pieces, of at most `most`, a work tile of `steps` is for each of them to have at most `max_steps`.
 inline int head_splits_for(int64_t max_steps, int64_t steps, int most) {
   int head_splits = 1;
   while (head_splits < most && (steps > max_steps * head_splits || !can_cut(most, head_splits))) ++head_splits;
   return head_splits;
 }
 
-/// Calls visit(index into of_keys, first, last, pieces) in the order of dealing: the pieces [first, last) of this key
-/// tile are dealt one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of
-/// an item come in order, and all query heads see the key tiles in the same order, but with guided_divisor.
+/// Calls visit(index into of_keys, first, last, pieces) in the order of schedule: the pieces [first, last) of this key
+/// tile are scheduled one after the other, counted over all KV heads: piece p of head h is number h * pieces + p.
+/// Pieces of a work tile come in order, and all query heads see the key tiles in the same order, but with
+/// guided_divisor.
 template <typename Visit>
 void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {
   const std::vector<size_t>& order = how.by_document ? extents.by_group : extents.order;
@@ -148,8 +151,8 @@ void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSche
   visit_tiles(0, order.size(), how.head_splits, how.heads_in_l2, how.last_wave_heads);
 }
 
-/// The same item by item: visit(index into of_keys, KV head, piece, pieces of this item); one without steps is one
-/// piece.
+/// The same work tile by work tile: visit(index into of_keys, KV head, piece, pieces of this work tile); one without
+/// steps is one piece.
 template <typename Visit>
 void for_each_work_tile(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {
   for_each_tile_span(extents, num_heads_kv, how, [&](size_t i, int first, int last, int head_splits) {
@@ -166,7 +169,7 @@ void for_each_work_tile(const Extents& extents, int num_heads_kv, const TileSche
   });
 }
 
-/// At least as many as deal() visits.
+/// At least as many as schedule() visits.
 inline size_t most_work_tiles(const Extents& extents, int num_heads_kv, const TileSchedule& how) {
   const auto heads = static_cast<size_t>(num_heads_kv);
   size_t head_splits = 0;  // of a head

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The few ways of dealing that are tried on a mask, and how much longer each takes than its makespan says.
+// The few ways of schedule that are tried on a mask, and how much longer each takes than its makespan says.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@
 
 namespace tangram::schedule {
 
-/// What decides how a mask is best dealt, beside its makespan: what multiprocessors find in the L2 cache.
+/// What decides how a mask is best scheduled, beside its makespan: what multiprocessors find in the L2 cache.
 enum class ScheduleClass {
-  kEqual,   ///< items that meet at a query tile are about as long (length_spread): they stay together by themselves
-  kNested,  ///< one group of unequal items, as of a causal mask
+  kEqual,  ///< work tiles that meet at a query tile are about as long (length_spread): they stay together by themselves
+  kNested,  ///< one group of unequal work tiles, as of a causal mask
   kPacked,  ///< several groups of them, as of packed causal documents
 };
 inline constexpr int kNumScheduleClasses = 3;
@@ -39,7 +39,7 @@ struct ScheduleCandidate {
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
   bool by_document = false;
-  /// As search_l2_tile_schedule: `pieces` and `together` follow. Measured on nested items.
+  /// As search_l2_tile_schedule: `pieces` and `together` follow. Measured on nested work tiles.
   bool cached = false;
   double most_share = 0;  ///< unless 0: max_steps, as a share of what every multiprocessor does; `pieces` do not count
   double share_of_rest = 0;  ///< with most_share, unless 0: pieces up to this share of what is left for each of them
@@ -47,9 +47,10 @@ struct ScheduleCandidate {
   CostFactors deterministic = {};
 };
 
-/// What benchmarks/schedule/fit_dealings prints of docs/results/dealings_tried_h200.csv and of dealings_h200.csv, held
-/// against them by tests/schedule/tile_schedule_fit_test.cpp. Only what forms of one column are beside each other
-/// counts. To try another form, add it here with slowness 1, measure (time_dealings), fit.
+/// What benchmarks/schedule/fit_tile_schedules prints of docs/results/tile_schedules_tried_h200.csv and of
+/// tile_schedules_h200.csv, held against them by tests/schedule/tile_schedule_fit_test.cpp. Only what forms of one
+/// column are beside each other counts. To try another form, add it here with slowness 1, measure
+/// (time_tile_schedules), fit.
 // clang-format off
 inline constexpr std::array kScheduleCandidates{
     ScheduleCandidate{.head_splits = 1, .cost_factor = {1, 1, 1}, .deterministic = {1, 1, 1}},
@@ -69,21 +70,21 @@ inline constexpr std::array kScheduleCandidates{
 };
 // clang-format on
 
-/// The order of an item's steps: where neighbours begin at the same tile, all heads of a tile before the next tile.
+/// The order of a work tile's steps: where neighbours begin at the same tile, all heads of a tile before the next tile.
 /// Pieces of unequally many heads would be at different heads before long.
 inline bool walks_heads_inside(const TileSchedule& how, bool same_begin, double spread, const AttnShape& shape) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
   return same_begin && (how.heads_in_l2 == 1 || spread < kUnequalSpread || group % how.head_splits != 0);
 }
 
-/// In a section all items of a document begin at once and with the same query tile. In deterministic calls each waits
-/// there for its turn, once for each of its heads and of its predecessors: an item of one head waits as long as it
-/// works. So below so many heads an item, deterministic calls are not dealt in sections.
+/// In a section all work tiles of a document begin at once and with the same query tile. In deterministic calls each
+/// waits there for its turn, once for each of its heads and of its predecessors: a work tile of one head waits as long
+/// as it works. So below so many heads a work tile, deterministic calls are not scheduled in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
-/// Whether deterministic calls are not dealt so: in sections of few heads; and in sections by the cache unless there
-/// are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96 to 1.11
-/// times). `even`: as in dealing_of.
+/// Whether deterministic calls are not scheduled so: in sections of few heads; and in sections by the cache unless
+/// there are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96
+/// to 1.11 times). `even`: as in schedule_of.
 inline bool waits_in_sections(const ScheduleCandidate& form, const TileSchedule& how, const AttnShape& shape,
                               double even) {
   if (how.heads_in_l2 > 0 && has_few_heads(shape)) return true;
@@ -93,7 +94,7 @@ inline bool waits_in_sections(const ScheduleCandidate& form, const TileSchedule&
   return sections <= 4 || even < 150 * sections;
 }
 
-/// The first of the dealings with the least makespan, keys being there. `steps`: that makespan, where it was played.
+/// The first of the schedules with the least makespan, keys being there. `steps`: that makespan, where it was played.
 struct Quickest {
   TileSchedule how;
   std::optional<double> steps;
@@ -123,8 +124,8 @@ inline Quickest quickest(const Setting& in, std::span<const TileSchedule> of) {
 
 /// Sections of as many query heads as the cache holds queries, dout and sums of dq of, up to a quarter more where that
 /// makes them even: in two pieces or more, which end more evenly, but of two heads or more, of which fewer join; what
-/// ends first. Whole items where neither can be. Uneven pieces are as many as there can be: the fewer heads they have,
-/// the longer they stay together.
+/// ends first. Whole work tiles where neither can be. Uneven pieces are as many as there can be: the fewer heads they
+/// have, the longer they stay together.
 inline Quickest search_l2_tile_schedule(const Setting& in) {
   constexpr double kLarger = 1.25;
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
@@ -133,7 +134,7 @@ inline Quickest search_l2_tile_schedule(const Setting& in) {
   const bool unevenly = is_cut_unevenly(group);
   std::vector<TileSchedule> offers;
   const auto offer = [&](int head_splits, int heads_in_l2) {
-    // Uneven pieces are never dealt without sections.
+    // Uneven pieces are never scheduled without sections.
     if (heads_in_l2 == in.shape.num_heads_kv * head_splits && !unevenly) heads_in_l2 = 0;
     offers.push_back({.head_splits = head_splits, .heads_in_l2 = heads_in_l2});
   };
@@ -160,11 +161,11 @@ inline Quickest search_l2_tile_schedule(const Setting& in) {
   return quickest(in, offers);
 }
 
-/// The dealing of a form, without heads_innermost; none where the heads of a group cannot be cut so. `even`: steps of
-/// each multiprocessor if all did as much. `steps`: its makespan without late keys, where it was played to find it.
-inline std::optional<TileSchedule> dealing_of(const ScheduleCandidate& form, const Extents& extents,
-                                              const AttnShape& shape, const GpuModel& gpu, double even,
-                                              std::optional<double>* steps = nullptr) {
+/// The schedule of a form, without heads_innermost; none where the heads of a group cannot be cut so. `even`: steps of
+/// each multiprocessor if all did as much. `steps`: its makespan without awaited keys, where it was played to find it.
+inline std::optional<TileSchedule> schedule_of(const ScheduleCandidate& form, const Extents& extents,
+                                               const AttnShape& shape, const GpuModel& gpu, double even,
+                                               std::optional<double>* steps = nullptr) {
   const int group = shape.num_heads_q / shape.num_heads_kv;
   TileSchedule how{.head_splits = form.head_splits,
                    .heads_in_l2 = form.heads_in_l2,
@@ -182,7 +183,7 @@ inline std::optional<TileSchedule> dealing_of(const ScheduleCandidate& form, con
     how = cached.how;
     if (steps != nullptr) *steps = cached.steps;
   }
-  // Uneven pieces drift apart unless they are of few heads that are dealt together.
+  // Uneven pieces drift apart unless they are of few heads that are scheduled together.
   if (!can_cut(group, how.head_splits) || (group % how.head_splits != 0 && how.heads_in_l2 == 0)) return std::nullopt;
   return how;
 }

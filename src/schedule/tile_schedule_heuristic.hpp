@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One way of dealing the items of a backward pass for all masks: that of lists which a GPU builds (builder/), where a
-// simulation of the multiprocessors would be a walk over all items by one thread. Host and GPU run it alike.
+// One way of schedule the work tiles of a backward pass for all masks: that of lists which a GPU builds (builder/),
+// where a simulation of the multiprocessors would be a walk over all work tiles by one thread. Host and GPU run it
+// alike.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 namespace tangram::schedule {
 
-/// Where many items begin at the same query tile, they would wait for the one whose addition stores, which costs more
-/// than zeros, unless a tile is visited so few times.
+/// Where many work tiles begin at the same query tile, they would wait for the one whose addition stores, which costs
+/// more than zeros, unless a tile is visited so few times.
 inline constexpr int64_t kFewVisits = 4;
 
-/// Scattered items see less than half of the query tiles from their first to their last one, as where blocks
+/// Scattered work tiles see less than half of the query tiles from their first to their last one, as where blocks
 /// are chosen at random: they come to a tile at any time, but so many do that each would look whether the first has
 /// stored, which takes a way to the L2 cache and back. So sums are zeroed before as where many begin at one tile.
 TANGRAM_HOST_DEVICE inline bool is_scattered(int64_t visits, int64_t tiles_between) {
@@ -25,21 +26,21 @@ TANGRAM_HOST_DEVICE inline bool zeroes_sums(bool same_begin, bool scattered, int
   return (same_begin || scattered) && visits > kFewVisits * num_q_tiles;
 }
 
-/// What one group of unequal items is, as of a causal mask: `longest` visits more than one and a half times as many
-/// query tiles as the mean of `items` that visit any, in all `visits`. It is dealt in sections of as many query heads
-/// as the L2 cache holds what belongs to them (ScheduleCandidate::cached).
+/// What one group of unequal work tiles is, as of a causal mask: `longest` visits more than one and a half times as
+/// many query tiles as the mean of `work tiles` that visit any, in all `visits`. It is scheduled in sections of as many
+/// query heads as the L2 cache holds what belongs to them (ScheduleCandidate::cached).
 TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t work_tiles, int64_t visits) {
   return 2 * longest * work_tiles > 3 * visits;
 }
 
-/// Pieces of all K/V heads, in the order of the heads, dealt so many at a time, one section after the other, in a
-/// section the longest items first. No pieces: dealt otherwise.
+/// Pieces of all K/V heads, in the order of the heads, scheduled so many at a time, one section after the other, in a
+/// section the longest work tiles first. No pieces: scheduled otherwise.
 struct Sections {
-  int32_t head_splits = 0;  ///< of an item
+  int32_t head_splits = 0;  ///< of a work tile
   int32_t heads_in_l2 = 0;
 };
 
-/// All else is dealt by one rule that suits packed documents: one group of items that share queries after
+/// All else is scheduled by one rule that suits packed documents: one group of work tiles that share queries after
 /// the other, head by head, in pieces of at most a fifth of what a multiprocessor does.
 TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
   constexpr double kMostShare = 0.2;
@@ -48,7 +49,8 @@ TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_hea
   return share < 1 ? 1 : share < INT32_MAX ? static_cast<int32_t>(share) : INT32_MAX;
 }
 
-/// Whether items are cut: not where a K/V head has 5, 7 or another prime of query heads, whose pieces are single heads.
+/// Whether work tiles are cut: not where a K/V head has 5, 7 or another prime of query heads, whose pieces are single
+/// heads.
 TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
   for (int divisor = 2; divisor * divisor <= group; ++divisor) {
     if (group % divisor == 0) return true;
@@ -56,7 +58,7 @@ TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
   return group <= 3;
 }
 
-/// In how many pieces an item of `steps` is, as head_splits_for for groups that are cut.
+/// In how many pieces a work tile of `steps` is, as head_splits_for for groups that are cut.
 TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t max_steps, int64_t steps, int group) {
   int head_splits = 1;
   if (!is_cut_by_rule(group)) return head_splits;
@@ -64,18 +66,18 @@ TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t max_steps, int64_t steps, 
   return head_splits;
 }
 
-/// Several groups of items in deterministic calls are whole, and of so many K/V heads at a time (kScheduleCandidates):
-/// items of one head that begin together wait for each other at each tile, which short ones of few query heads cannot
-/// afford.
+/// Several groups of work tiles in deterministic calls are whole, and of so many K/V heads at a time
+/// (kScheduleCandidates): work tiles of one head that begin together wait for each other at each tile, which short ones
+/// of few query heads cannot afford.
 TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_heads_kv) {
   return num_heads_q < 4 * num_heads_kv || num_heads_kv == 1 ? num_heads_kv : 2;
 }
 
-/// Scattered items of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
+/// Scattered work tiles of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
 TANGRAM_HOST_DEVICE constexpr bool scatters_heads_inside(int head_dim) { return head_dim <= 64; }
 
-/// Into how many pieces of equally many query heads scattered items are cut: at least, and, if they end unevenly or are
-/// unequal, at most.
+/// Into how many pieces of equally many query heads scattered work tiles are cut: at least, and, if they end unevenly
+/// or are unequal, at most.
 struct ScatteredPieces {
   int32_t fewest = 1;
   int32_t most = 1;
@@ -83,8 +85,8 @@ struct ScatteredPieces {
 
 /// Of smaller heads one, else two, and more as long as queries, dout and sums of dq of a piece are more than three
 /// times what the L2 cache holds: multiprocessors are at any of its tiles at a time, so that much comes from memory.
-/// Where memory is slower than an H200's, as an H100's, that is seen with few rows already if items are unequal, since
-/// these do not keep step, or dealt by length; then smaller pieces are worth their joining
+/// Where memory is slower than an H200's, as an H100's, that is seen with few rows already if work tiles are unequal,
+/// since these do not keep step, or scheduled by length; then smaller pieces are worth their joining
 /// (docs/devlog/2026-11-26-block-masks.md).
 TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes,
                                                                bool slow_memory) {
@@ -96,19 +98,19 @@ TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int
   return {head_splits, most};
 }
 
-/// Whether one of `items`, which visit `visits` tiles in all, visits more than twice their mean.
+/// Whether one of `work tiles`, which visit `visits` tiles in all, visits more than twice their mean.
 TANGRAM_HOST_DEVICE constexpr bool is_long(int64_t count, int64_t work_tiles, int64_t visits) {
   return count * work_tiles > 2 * visits;
 }
 
-/// Whether more than one in sixteen items is long, as of causal blocks. Of blocks chosen evenly none is, and one of
-/// those among which there is a block that all queries see.
+/// Whether more than one in sixteen work tiles is long, as of causal blocks. Of blocks chosen evenly none is, and one
+/// of those among which there is a block that all queries see.
 TANGRAM_HOST_DEVICE constexpr bool are_unequal(int64_t long_work_tiles, int64_t work_tiles) {
   return 16 * long_work_tiles > work_tiles;
 }
 
-/// Scattered items are dealt as choose_scattered prefers it, head by head, if the longest piece takes at most an eighth
-/// of what a multiprocessor does (a quarter where heads are inside); else they would end unevenly.
+/// Scattered work tiles are scheduled as choose_scattered prefers it, head by head, if the longest piece takes at most
+/// an eighth of what a multiprocessor does (a quarter where heads are inside); else they would end unevenly.
 TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t long_work_tiles, int64_t work_tiles,
                                                        int64_t visits, int num_heads_q, int group, int multiprocessors,
                                                        ScatteredPieces of, bool heads_innermost) {

@@ -88,7 +88,7 @@ class Additions {
 /// The turns of deterministic calls (NOTE [turns]).
 void add_turns(WorkList& work) {
   Additions additions;
-  // Every head sees the key tiles dealt in the same order: the items of the first one tell for all.
+  // Every head sees the key tiles scheduled in the same order: the work tiles of the first one tell for all.
   for (const WorkTile& work_tile :
        work.deterministic_work_tiles.empty() ? work.work_tiles : work.deterministic_work_tiles) {
     if (work_tile.head_begin != 0) continue;
@@ -116,7 +116,7 @@ double seconds_before(const AttnShape& shape, bool zeroes_sums) {
 
 /// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call: nobody can
 /// know, but what comes is known, and one link carries it. By index into of_keys; empty where all keys come while the
-/// kernels before the main one run: then tiles are dealt as if none came late.
+/// kernels before the main one run: then tiles are scheduled as if none were awaited.
 std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
                                       const AwaitedKeys& awaited_keys, double before_s) {
   if (awaited_keys.empty()) return {};
@@ -152,7 +152,7 @@ WorkTile make_work_tile(const MaskTile& tile, const std::vector<uint64_t>& cover
   return work_tile;
 }
 
-/// Of every key tile, by index into of_keys, what its items have in common.
+/// Of every key tile, by index into of_keys, what its work tiles have in common.
 std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& extents,
                                           const std::vector<uint64_t>& covered_keys) {
   std::vector<WorkTile> work_tiles;
@@ -162,8 +162,8 @@ std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& 
   return work_tiles;
 }
 
-/// Appends the items of all KV heads, or those of one of several head groups, in the order of dealing; returns how many
-/// of them are in pieces. `before`: null, or gets WorkList::scheduled_before.
+/// Appends the work tiles of all KV heads, or those of one of several head groups, in the order of schedule; returns
+/// how many of them are in pieces. `before`: null, or gets WorkList::scheduled_before.
 int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<WorkTile>& of_tiles,
                         const Extents& extents, const AttnShape& shape, const TileSchedule& how,
                         const TileScheduleOptions& options, std::vector<double>* before) {
@@ -172,14 +172,14 @@ int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<Wor
   const int first_head = options.group * shape.num_heads_kv, end_head = first_head + shape.num_heads_kv;
   std::vector<int32_t> slab_of(of_tiles.size() * num_heads);
   int32_t num_accum_tiles = 0;
-  double dealt = 0;  // query tiles of a K/V head
+  double scheduled = 0;  // query tiles of a K/V head
   work_tiles.reserve(most_work_tiles(extents, shape.num_heads_kv, how));
   for_each_tile_span(
       extents, shape.num_heads_kv * options.num_groups, how, [&](size_t i, int first, int last, int head_splits) {
         const auto count = static_cast<int32_t>(extents.of_keys[i].count);
         const bool is_empty = count == 0;  // which is one piece
-        const double scheduled_before = dealt;
-        dealt += static_cast<double>(count) * (last - first) / head_splits;
+        const double scheduled_before = scheduled;
+        scheduled += static_cast<double>(count) * (last - first) / head_splits;
         first = std::max(first, first_head * head_splits);
         last = std::min(last, end_head * head_splits);
         if (first >= last) return;
@@ -205,8 +205,8 @@ int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<Wor
           if (++head_split == head_splits) ++head, head_split = begin = 0;
         }
       });
-  if (before != nullptr && dealt > 0) {
-    for (double& share : *before) share /= dealt;
+  if (before != nullptr && scheduled > 0) {
+    for (double& share : *before) share /= scheduled;
   }
   return num_accum_tiles;
 }
@@ -280,7 +280,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
         std::max(work.num_accum_tiles, emit_work_tiles(work_tiles, of_tiles, in_order, shape, how, options, before));
   };
   work.walk = work.deterministic_walk = {direction.descending, direction.same_begin};
-  // Only keys that come late change the order.
+  // Only awaited keys change the order.
   Extents late_order, late_deterministic_order;
   Extents& in_order = arrives.empty() ? extents : late_order = extents;
   const TileSchedule how = choose(in_order, options.calls == BackwardCalls::kDeterministic);
@@ -289,7 +289,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   if (options.calls == BackwardCalls::kBoth) {
     Extents& deterministic_order = arrives.empty() ? extents : late_deterministic_order = extents;
     TileSchedule deterministic = choose(deterministic_order, true);
-    deterministic.heads_innermost = how.heads_innermost;  // no matter of items
+    deterministic.heads_innermost = how.heads_innermost;  // no matter of work tiles
     if (deterministic != how || deterministic_order.order != in_order.order) {
       add_work_tiles(work.deterministic_work_tiles, deterministic_order, deterministic);
     }

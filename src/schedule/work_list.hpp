@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// From the tile list of a transposed mask to the items of the backward kernel, in the order in which they are dealt.
+// From the tile list of a transposed mask to the work tiles of the backward kernel, in the order in which they are
+// scheduled.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@ namespace tangram::schedule {
 struct WorkList {
   /// Of default calls, or, of BackwardCalls::kDeterministic, of deterministic ones.
   std::vector<WorkTile> work_tiles;
-  /// BackwardCalls::kBoth: as deterministic calls are dealt; empty: as items.
+  /// BackwardCalls::kBoth: as deterministic calls are scheduled; empty: as work tiles.
   std::vector<WorkTile> deterministic_work_tiles;
   std::vector<TileRange> runs;  ///< those of the tile list
   std::vector<RangeQueryTiles> run_tiles;
@@ -31,28 +32,30 @@ struct WorkList {
   std::vector<RowInterval> intervals;
   std::vector<uint64_t> covered_queries;  ///< empty where every query sees a key, else as Params wants it
   int32_t num_accum_tiles = 0;
-  Walk walk, deterministic_walk;                  ///< of the two kinds of items, in the same direction
+  Walk walk, deterministic_walk;                  ///< of the two kinds of work tiles, in the same direction
   bool zeroed_sums = true;                        ///< dq is added to zeros, else the first addition stores
   std::vector<DqOrderSegment> dq_order_segments;  ///< of all runs, in deterministic calls; empty where there are none
   int32_t num_masks = 1;                          ///< see NOTE [tables of masks]
-  /// With TileScheduleOptions::num_groups, of each of `items`: what share of all steps is dealt before it.
+  /// With TileScheduleOptions::num_groups, of each of `work tiles`: what share of all steps is scheduled before it.
   std::vector<double> scheduled_before;
 };
 
 struct TileScheduleOptions {
   BackwardCalls calls = BackwardCalls::kBoth;
-  /// So dealt instead of as choose_tile_schedule finds, for measurements (benchmarks/schedule/time_dealings.cpp).
+  /// So scheduled instead of as choose_tile_schedule finds, for measurements
+  /// (benchmarks/schedule/time_tile_schedules.cpp).
   std::optional<TileSchedule> given;
   /// By heuristic_tile_schedule, as lists that a GPU builds; of default calls.
   bool by_rule = false;
-  /// The mask is that of one of so many head groups, each of the shape, that one launch computes: items are chosen and
-  /// dealt as if all groups saw it, and those of group `group` are kept, its heads counted from 0. Of default calls.
+  /// The mask is that of one of so many head groups, each of the shape, that one launch computes: work tiles are chosen
+  /// and scheduled as if all groups saw it, and those of group `group` are kept, its heads counted from 0. Of default
+  /// calls.
   int num_groups = 1;
   int group = 0;
 };
 
-/// WorkTiles of all KV heads, in the order of dealing that `choose_tile_schedule` finds for the GPU; where keys
-/// come late, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
+/// Work tiles of all KV heads, in the order of schedule that `choose_tile_schedule` finds for the GPU; where keys
+/// are awaited, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
 /// shape that follows the mask, with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                         const GpuModel& gpu, const AwaitedKeys& awaited_keys = {},

@@ -197,7 +197,7 @@ TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
       {{"--inner-ring-size", "2", "--strategy", "usp"}, "--inner-ring-size: needs strategy loong_train (got usp)"},
       {{"--head-chunks", "1,1", "--strategy", "ulysses"}, "--head-chunks: needs strategy hcms (got ulysses)"},
       {{"--document-rows", "64", "--strategy", "ring"}, "--document-rows: needs strategy hybrid_cp (got ring)"},
-      {{"--head-groups", "2"}, "--head-groups: needs a movement in which queries travel (got kv)"},
+      {{"--head-groups", "2"}, "--head-groups: needs a movement in which queries move (got kv)"},
   };
   for (BadCase bad : cases) {
     bad.args.insert(bad.args.begin(), base.begin(), base.end());

@@ -51,15 +51,16 @@ TEST(PlanVerb, PrintsTheProgramOfARank) {
 }
 
 TEST(PlanVerb, PrintsTheProgramThatGpusRun) {
-  const ProgramResult result =
-      run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--program", "0", "--target", "gpu"});
+  const ProgramResult result = run_program(
+      {"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--program", "0", "--target", "gpu"});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("rank 0 of 2, forward, on GPUs\n"));
   EXPECT_THAT(result.out, HasSubstr("open       and copy k[0, 127) -> r0[0, 127)"));
   EXPECT_THAT(result.out, HasSubstr("own keys also from k[0, 4096); waits for casts 0"));
   EXPECT_THAT(result.out, HasSubstr("; stores r"));
   EXPECT_THAT(result.out, HasSubstr("finish     r"));
-  EXPECT_NE(run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--target", "gpu"}).code, 0);
+  EXPECT_NE(run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "2", "--target", "gpu"}).code,
+            0);
 }
 
 /// Without line breaks and other white space, since pages break lines elsewhere.
@@ -321,7 +322,7 @@ TEST(PlanVerb, ReportSaysHowToReadItsPictures) {
   ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "1024", "--html", html}).code, 0);
   const std::string text = read_all(html);
   for (const char* part : {"The colour is the rank that holds the query", "to a column's rank, whose queries see them",
-                           "Visible cells that each rank computes", "rows that travel meanwhile"}) {
+                           "Visible cells that each rank computes", "rows that move meanwhile"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

@@ -64,7 +64,7 @@ TEST(Fit, NoiseShowsAsError) {
 }
 
 TEST(Fit, NothingBecomesNegative) {
-  // Less time for more items: only a negative constant would explain it.
+  // Less time for more work tiles: only a negative constant would explain it.
   std::vector<KernelSample> samples;
   for (int i = 1; i <= 10; ++i) {
     KernelWork work;

@@ -49,13 +49,13 @@ TEST(Machine, FlatConstantsAreThoseOfTheMachine) {
   EXPECT_EQ(cost.memory_bytes_per_s, 4e9);
   EXPECT_EQ(cost.tile_rows, machine.forward.item_rows);
   EXPECT_NEAR(cost.backward_key_row_s, 1e-9, 1e-20);
-  machine.backward.items_by_keys = false;  // then the cost of items is one of query rows
+  machine.backward.items_by_keys = false;  // then the cost of work tiles is one of query rows
   EXPECT_EQ(cost_model_of(machine).backward_key_row_s, 0);
   machine.head_dim_rates = {{64, 64, 0.5, 0.25}};
   EXPECT_EQ(cost_model_of(machine).head_dim_rates, machine.head_dim_rates);
 }
 
-// A cell of fewer columns takes less time, so that the same items and calls cost more of it.
+// A cell of fewer columns takes less time, so that the same work tiles and calls cost more of it.
 TEST(Machine, FlatRatesAreThoseOfTheirHeadDim) {
   MachineModel machine;
   const CostModel wide = cost_model_of(machine);

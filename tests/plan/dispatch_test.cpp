@@ -104,7 +104,7 @@ TEST(Dispatch, EveryAlgorithmByAreaGivesEqualCountsAndBalances) {
   }
 }
 
-TEST(Dispatch, ChunksThatSeeNothingOrEverythingAreDealtOutToo) {
+TEST(Dispatch, ChunksThatSeeNothingOrEverythingAreAssignedOutToo) {
   for (const std::vector<int64_t>& areas :
        {std::vector<int64_t>(12, 0), std::vector<int64_t>{1000000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}) {
     EXPECT_THAT(counts(dispatch_min_heap(areas, 4), 4), Each(3));
@@ -173,18 +173,18 @@ bool holds_in_child(const Holds& holds) {
 }
 
 // Threads search for them at once; ranks with other processors must find the same.
-TEST(Dispatch, PacksOverFewRanksAreDealtAlikeWithAnyThreads) {
+TEST(Dispatch, PacksOverFewRanksAreAssignedAlikeWithAnyThreads) {
   for (const int cp_size : {4, 8}) {
     const DistAttnConfig config = config_of(cp_size, DispatchAlgorithm::kAuto);
     for (unsigned seed = 0; seed < 6; ++seed) {
       const Mask mask = random_pack(32768, 16, seed);
-      const auto dealt = [&] { return dispatch_queries(mask, config).dispatch; };
-      const Dispatch expected = dealt();
-      EXPECT_EQ(dealt(), expected);
-      EXPECT_TRUE(holds_in_child([&] { return dealt() == expected; })) << "alone";
+      const auto assigned = [&] { return dispatch_queries(mask, config).dispatch; };
+      const Dispatch expected = assigned();
+      EXPECT_EQ(assigned(), expected);
+      EXPECT_TRUE(holds_in_child([&] { return assigned() == expected; })) << "alone";
       bool equal[2] = {false, false};
-      std::thread other([&] { equal[0] = dealt() == expected; });
-      equal[1] = dealt() == expected;
+      std::thread other([&] { equal[0] = assigned() == expected; });
+      equal[1] = assigned() == expected;
       other.join();
       EXPECT_TRUE(equal[0] && equal[1]) << "two at once";
       EXPECT_LE(make_plan(mask, config).balance(), 1.0105);

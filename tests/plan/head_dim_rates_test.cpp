@@ -104,7 +104,7 @@ TEST(HeadDimRates, StrategiesAreSimulatedAtTheRatesOfTheClass) {
     MachineModel ignored;
     ignored.head_dim_rates.clear();
     for (const std::string_view strategy : simulated_strategies()) {
-      if (strategy.starts_with("tangram")) continue;  // deals by the planner's rates, which are rounded
+      if (strategy.starts_with("tangram")) continue;  // assigns by the planner's rates, which are rounded
       const StrategyPrediction time = simulate(mask, config, {}, strategy);
       EXPECT_DOUBLE_EQ(time.compute_s, simulate(mask, config, own, strategy).compute_s) << strategy;
       EXPECT_GT(std::abs(time.compute_s / simulate(mask, config, ignored, strategy).compute_s - 1), 0.01) << strategy;

@@ -181,7 +181,7 @@ TEST(Plan, OneRankHoldsAllAndMovesNothing) {
 }
 
 TEST(Plan, AFullMaskStaysOneRectanglePerRank) {
-  // Keys in global order: what is one interval in the mask is one on the rank, whichever way chunks are dealt out.
+  // Keys in global order: what is one interval in the mask is one on the rank, whichever way chunks are sharded.
   for (const DispatchAlgorithm algorithm : {DispatchAlgorithm::kSequential, DispatchAlgorithm::kZigzag}) {
     const Plan plan = make_plan(full_mask(4096, 4096), config_of(4, algorithm, 128));
     for (const RankPlan& rank : plan.ranks) {
@@ -200,7 +200,7 @@ TEST(Plan, PeakBytesAddUp) {
   const int64_t k_rows = 32 * 2 * 2 * kKvRow;            // k, v, their gradients
   const int64_t own_sums = 32 * 4 * kKvRow, computed = 64 * 4 * kKvRow, rows = 64 * 2 * kKvRow;
   EXPECT_EQ(peak_bytes(), q_rows + k_rows + own_sums + computed + rows);
-  // Gradients that travel in bfloat16 lie beside the float32 ones, and are summed in half the space. With one stage the
+  // Gradients that move in bfloat16 lie beside the float32 ones, and are summed in half the space. With one stage the
   // buffer of K/V is gone by then.
   config.reduce_dtype = DType::kBFloat16;
   config.overlap = {1, 1, false};

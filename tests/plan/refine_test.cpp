@@ -159,7 +159,7 @@ TEST(Refiner, OnlyImprovesKeepsCountsAndRepeats) {
 }
 
 TEST(Refiner, GivesEveryRankItsRows) {
-  // Whatever the lengths of the documents and however unequally they are dealt out at first.
+  // Whatever the lengths of the documents and however unequally they are sharded at first.
   std::mt19937 rng(12);
   for (int n = 0; n < 60; ++n) {
     const int cp_size = 2 + static_cast<int>(rng() % 6);
@@ -177,7 +177,7 @@ TEST(Refiner, GivesEveryRankItsRows) {
 }
 
 TEST(Refiner, BringsScatteredDocumentsTogether) {
-  // Sixteen documents of four chunks dealt out chunk by chunk: every one can be whole, with equal areas.
+  // Sixteen documents of four chunks sharded chunk by chunk: every one can be whole, with equal areas.
   std::vector<int64_t> cu{0};
   for (int d = 0; d < 16; ++d) cu.push_back(cu.back() + 64);
   const Mask mask = varlen_mask(cu, true);

@@ -153,7 +153,7 @@ TEST(Cost, ForwardHidesTransfersBehindTheStageBefore) {
 TEST(Cost, BackwardEndsWithTheLastGradients) {
   const DistAttnConfig config = unit_config();
   const std::vector<StageLoad> loads{{10, 0, 0}, {5, 7, 1}};
-  // Computed at 15, then 7 rows of gradients travel.
+  // Computed at 15, then 7 rows of gradients move.
   EXPECT_DOUBLE_EQ(kv_times(config, {loads}, AttnPass::kBackward, false)[0].total_s, 22);
   // Kept rows go first and their gradients hide behind local work.
   EXPECT_DOUBLE_EQ(kv_times(config, {loads}, AttnPass::kBackward, true)[0].total_s, 15);

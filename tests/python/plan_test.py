@@ -29,7 +29,7 @@ from tangram import (
 )
 
 
-def test_a_plan_computes_every_cell_once_and_deals_all_rows():
+def test_a_plan_computes_every_cell_once_and_assigns_all_rows():
     mask = Mask.varlen([0, 300, 340, 1024])
     plan = tangram.plan(mask, 4, config=DistAttnConfig(dispatch=DispatchConfig(algorithm="min_heap", chunk_size=64)))
     rows = [np.concatenate([np.arange(*r) for r in plan.q_dispatch.rows_of_rank(rank)]) for rank in range(4)]

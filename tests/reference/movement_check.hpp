@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Checks of movement plans by playing them: rows are numbers that travel through the exchanges as an executor would
+// Checks of movement plans by playing them: rows are numbers that move through the exchanges as an executor would
 // move them, and every slice is read back in the rows that arrived.
 #pragma once
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Ranks that make different calls with plans that all of them have agreed on before: nothing of that shows in the rows
-// that travel, and wrong numbers came out.
+// that move, and wrong numbers came out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ using testing::StepOptions;
 
 constexpr int kNumRanks = 2;
 
-/// All queries see all keys, but the last one not the first key: whatever travels for one of the two masks does so for
+/// All queries see all keys, but the last one not the first key: whatever moves for one of the two masks does so for
 /// the other, wherever rows lie.
 Mask nearly_full_mask() {
   const AttnSlice all_but_last =
@@ -165,7 +165,7 @@ TEST_P(CallFactsTest, TheDefaultScaleMayBeWrittenOut) {
   });
 }
 
-// ---- Dtypes of results and of dout, which count where they travel.
+// ---- Dtypes of results and of dout, which count where they move.
 
 /// float32 tensors of a rank's step but for the one of this name, which is bfloat16 as the heads are.
 struct TypedStep {
@@ -228,20 +228,20 @@ void expect_dtypes(const std::shared_ptr<const Plan>& plan, const std::string& n
       20);
 }
 
-void expect_dtypes_of_passes(const std::shared_ptr<const Plan>& plan, const std::vector<std::string>& travel_forward,
-                             const std::vector<std::string>& travel_backward) {
+void expect_dtypes_of_passes(const std::shared_ptr<const Plan>& plan, const std::vector<std::string>& move_forward,
+                             const std::vector<std::string>& move_backward) {
   const auto has = [](const std::vector<std::string>& names, const char* name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  expect_dtypes(plan, "out", false, has(travel_forward, "out"));
+  expect_dtypes(plan, "out", false, has(move_forward, "out"));
   for (const char* name : {"out", "dout", "dq", "dk", "dv"}) {
-    expect_dtypes(plan, name, true, has(travel_backward, name));
+    expect_dtypes(plan, name, true, has(move_backward, name));
   }
 }
 
 HeadConfig bfloat16_heads(int num_heads_kv) { return {4, num_heads_kv, 8, 8, DType::kBFloat16}; }
 
-TEST_P(CallFactsTest, DTypesThatTravelAreNamedBeforeARowMoves) {
+TEST_P(CallFactsTest, DTypesThatMoveAreNamedBeforeARowMoves) {
   const auto full =
       plan_of(full_mask(testing::kSeqlen, testing::kSeqlen), bfloat16_heads(4), kNumRanks, {GetParam(), 0, 0, {}});
   if (full->grid.ulysses_degree > 1) {
@@ -251,13 +251,13 @@ TEST_P(CallFactsTest, DTypesThatTravelAreNamedBeforeARowMoves) {
   }
 }
 
-TEST(CallFingerprint, GradientsOfSharedHeadsTravelInTheReduceDType) {
+TEST(CallFingerprint, GradientsOfSharedHeadsMoveInTheReduceDType) {
   const Mask mask = full_mask(testing::kSeqlen, testing::kSeqlen);
   const auto plan = plan_of(mask, bfloat16_heads(1), kNumRanks, {Strategy::kUlysses, 0, 0, {}});
   expect_dtypes_of_passes(plan, {"out"}, {"out", "dout", "dq"});
 }
 
-TEST(CallFingerprint, DoutTravelsWithQueries) {
+TEST(CallFingerprint, DoutMovesWithQueries) {
   const Mask mask = causal_mask(testing::kSeqlen, testing::kSeqlen);
   const auto plan = testing::random_plan(mask, testing::config_of(3, bfloat16_heads(2)), 2, 1);
   expect_dtypes_of_passes(plan, {}, {"dout"});

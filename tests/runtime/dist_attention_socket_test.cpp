@@ -11,7 +11,7 @@
 namespace tangram {
 namespace {
 
-constexpr double kTimeout_s = 60;  // never reached when errors travel as they must
+constexpr double kTimeout_s = 60;  // never reached when errors move as they must
 
 class DistAttentionOverSockets : public ::testing::TestWithParam<int> {
  protected:

@@ -99,7 +99,7 @@ TEST(Movement, SegmentsMayHoldRowsOfTwoHeadGroups) {
                         testing::single_step(mask, options, inputs, backend), kFloat32Tolerance);
 }
 
-TEST(Movement, HalfPrecisionGradientsTravelInReduceDtype) {
+TEST(Movement, HalfPrecisionGradientsMoveInReduceDtype) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   StepOptions options;
@@ -255,7 +255,7 @@ TEST(Movement, KeptRowsGiveTheSameResults) {
   testing::expect_same_bits(kept, fetched);
 }
 
-TEST(Movement, RowsTravelWhileOthersComputeAndResultsReturnMeanwhile) {
+TEST(Movement, RowsMoveWhileOthersComputeAndResultsReturnMeanwhile) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   StepOptions options;

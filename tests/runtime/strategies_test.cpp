@@ -132,7 +132,7 @@ TEST(Strategies, HybridCpOfRandomDocuments) {
   }
 }
 
-TEST(Strategies, HalfPrecisionGradientsTravelInReduceDtype) {
+TEST(Strategies, HalfPrecisionGradientsMoveInReduceDtype) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   StepOptions options;
@@ -180,12 +180,12 @@ TEST(Strategies, WhatTheyCannotDoIsRefusedByThePlan) {
   expect_refused({Strategy::kRing, 0, 0, {}, 7}, six, 2, "strategy.document_rows needs strategy hybrid_cp (got ring)");
   expect_refused({Strategy::kHybridCp, 0, 0, {}, -1}, six, 2, "strategy.document_rows must not be negative (got -1)");
   expect_refused({Strategy::kHybridCp, 0, 0, {}}, six, 2,
-                 "hybrid_cp deals rows by documents (got dispatch.algorithm=zigzag)", DispatchAlgorithm::kZigzag);
+                 "hybrid_cp assigns rows by documents (got dispatch.algorithm=zigzag)", DispatchAlgorithm::kZigzag);
   expect_refused({Strategy::kRing, 0, 0, {}}, six, 2,
-                 "deals rows sequential or zigzag (got dispatch.algorithm=min_heap)", DispatchAlgorithm::kMinHeap);
+                 "assigns rows sequential or zigzag (got dispatch.algorithm=min_heap)", DispatchAlgorithm::kMinHeap);
 }
 
-TEST(Strategies, SinksOfSingleRowsTravelWithTheHeads) {
+TEST(Strategies, SinksOfSingleRowsMoveWithTheHeads) {
   constexpr int kSizes[] = {2, 4};
   testing::expect_row_sinks_close(kSizes, 4, 3, step_of_executor);
 }

@@ -67,7 +67,7 @@ inline void expect_family_close(const NamedMask& family, std::span<const int> cp
   }
 }
 
-/// Sinks of single rows, which travel with heads.
+/// Sinks of single rows, which move with heads.
 inline void expect_row_sinks_close(std::span<const int> cp_sizes, int head_dim, int head_dim_v, const PlanStep& step) {
   const Mask mask = varlen_mask(std::vector<int64_t>{0, 17, 90, 91, 160, 240}, true);
   support::Sample sample(3);

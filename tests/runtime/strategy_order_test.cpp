@@ -16,7 +16,7 @@ using testing::plan_of;
 using testing::StepInputs;
 using testing::StepOptions;
 
-TEST(StrategyOrder, ChunksOfHcmsTravelWhileOthersCompute) {
+TEST(StrategyOrder, ChunksOfHcmsMoveWhileOthersCompute) {
   const Mask mask = full_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   StepOptions options;

@@ -226,7 +226,7 @@ struct SeenBlocks {
 
  private:
   void see_keys(const KeyImage& at, const std::byte* image) {
-    for (int32_t i = 0; i < at.dealing().num_work_tiles(); ++i) {
+    for (int32_t i = 0; i < at.schedule().num_work_tiles(); ++i) {
       Keys seen{reinterpret_cast<const WorkTile*>(image + at.work_tiles())[i], {}, {}};
       for (int32_t r = seen.work_tile.run_begin; r < seen.work_tile.run_end; ++r) {
         const RangeQueryTiles& tiles = reinterpret_cast<const RangeQueryTiles*>(image + at.run_tiles())[r];

@@ -134,25 +134,25 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
             "(got allow_fully_masked_rows=false)");
 }
 
-// Whatever the mask, items are as many: of each tile of keys every query head is in one, with all steps that its mask
-// has there, and of one that nobody sees one item for each K/V head writes zeros.
-TEST(BlockLists, WorkTilesOfKeysAtRestAreDealtHeadByHead) {
+// Whatever the mask, work tiles are as many: of each tile of keys every query head is in one, with all steps that its
+// mask has there, and of one that nobody sees one work tile for each K/V head writes zeros.
+TEST(BlockLists, WorkTilesOfKeysAtRestAreScheduledHeadByHead) {
   std::mt19937 rng(12);
   for (const int multiprocessors : {1, 16, 132}) {
     BlockCase c = at_rest_case(block_case(1100, 1104, 16, 4, 32, 128, 2));
     c.gpu.multiprocessors = multiprocessors;
     BuiltBlocks images(c);
     const KeyImage& keys = images.layout().keys();
-    const KeyTileSchedule& dealing = keys.dealing();
-    EXPECT_EQ(dealing.head_splits, multiprocessors == 1 ? 2 : 4);
-    ASSERT_EQ(dealing.num_work_tiles(), 9 * 4 * dealing.head_splits);
+    const KeyTileSchedule& schedule = keys.schedule();
+    EXPECT_EQ(schedule.head_splits, multiprocessors == 1 ? 2 : 4);
+    ASSERT_EQ(schedule.num_work_tiles(), 9 * 4 * schedule.head_splits);
     const BlockChoice choice = random_block_choice(rng, c);
     ASSERT_EQ(images.build(choice.table()).problem, Problem::kNone);
     const auto* const work_tiles = reinterpret_cast<const WorkTile*>(images.image() + keys.work_tiles());
     std::map<std::pair<int, int>, int> steps, rows;  // by query head and tile, by K/V head and tile
-    for (int i = 0; i < dealing.num_work_tiles(); ++i) {
+    for (int i = 0; i < schedule.num_work_tiles(); ++i) {
       const WorkTile& work_tile = work_tiles[i];
-      EXPECT_EQ(work_tile.kv_head, i / (9 * dealing.head_splits)) << "one K/V head after the other";
+      EXPECT_EQ(work_tile.kv_head, i / (9 * schedule.head_splits)) << "one K/V head after the other";
       if (i % 9 != 0) {
         EXPECT_GE(work_tiles[i - 1].num_steps, work_tile.num_steps) << "most steps first";
       }
@@ -205,7 +205,7 @@ TEST(BlockLists, KeysAtRestOfMasksOfTheHost) {
         }
       }
     }
-    EXPECT_EQ(num_runs, layout.keys().dealing().head_splits * (4 + 1));
+    EXPECT_EQ(num_runs, layout.keys().schedule().head_splits * (4 + 1));
   }
   const std::vector<AttnSlice> of_few{AttnSlice::full({0, 160}, {0, 128})};
   EXPECT_EQ(message_of<InvalidArgument>([&] { layout.make(of_few); }),

@@ -95,7 +95,7 @@ inline std::vector<ImageCase> block_cases() {
   const MaskCapacity both{.max_documents = 80, .max_slices = 16'000};
   ImageCase of_24 = case_of(2000, 2000, 8, 1, both);  // heads of 64: tiles that no block fits
   of_24.forward.block_m = 24;
-  // And that begin anew with each block. Scattered items are dealt in sections where multiprocessors are few.
+  // And that begin anew with each block. Scattered work tiles are scheduled in sections where multiprocessors are few.
   ImageCase anew = case_of(2100, 2000, 8, 2, both), of_four = case_of(2000, 2000, 8, 2, both);
   anew.forward = {.block_m = 24, .block_n = 128, .anew_every = 64};
   anew.shape.head_dim = anew.shape.head_dim_v = 64;

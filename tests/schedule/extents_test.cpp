@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The orders of extents against what sorting says, and the spread against a walk over all items.
+// The orders of extents against what sorting says, and the spread against a walk over all work tiles.
 #include "schedule/extents.hpp"
 
 #include <gtest/gtest.h>

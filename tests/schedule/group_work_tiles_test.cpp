@@ -41,7 +41,7 @@ Cells cells_of(const std::vector<AttnSlice>& slices) {
   return cells;
 }
 
-/// Adds what an item sees, `pack` packed rows being a row.
+/// Adds what a work tile sees, `pack` packed rows being a row.
 void add_cells(Cells& cells, const GroupList& list, const GroupWorkTile& work_tile, int32_t pack) {
   for (int32_t g = 0; g < work_tile.num_groups; ++g) {
     const int32_t entry = list.groups[static_cast<size_t>(work_tile.group_begin + g)];

@@ -171,7 +171,7 @@ TEST(HeadLists, WorkTilesOfAllMasksComeLongestFirst) {
   EXPECT_TRUE(std::is_sorted(steps.rbegin(), steps.rend()));
 }
 
-/// Calls visit(query tile, segment) as the kernel walks the tiles of an item.
+/// Calls visit(query tile, segment) as the kernel walks the tiles of a work tile.
 template <typename Visit>
 void walk_work_tile(const WorkList& work, const WorkTile& work_tile, const Visit& visit) {
   const bool descending = (work_tile.flags & kWorkTileDescending) != 0;
@@ -254,7 +254,7 @@ TEST(HeadLists, TablesCoverAllRowsAndNoTwoSlabsMeet) {
   }
 }
 
-TEST(HeadLists, TurnsFollowTheOrderOfDealing) {
+TEST(HeadLists, TurnsFollowTheOrderOfSchedule) {
   for (const HeadProblem& p : head_problems()) {
     SCOPED_TRACE(p.name);
     for (const BackwardCalls calls : {BackwardCalls::kBoth, BackwardCalls::kDeterministic}) {
@@ -277,7 +277,7 @@ TEST(HeadLists, PiecesOfAnWorkTileComeInOrderAndShareASlabWithNoOthers) {
   HeadProblem p = head_problems()[2];
   p.multiprocessors = 64;
   const WorkList work = joined_work(p, BackwardCalls::kDefault);
-  std::map<int32_t, std::vector<const WorkTile*>> head_splits;  // by slab
+  std::map<int32_t, std::vector<const WorkTile*>> head_splits;  // by accumulator tile
   for (const WorkTile& work_tile : work.work_tiles) {
     if (work_tile.num_head_splits > 1) head_splits[work_tile.accum_tile].push_back(&work_tile);
   }
@@ -295,9 +295,9 @@ TEST(HeadLists, PiecesOfAnWorkTileComeInOrderAndShareASlabWithNoOthers) {
 
 // Backward, blocks that each K/V head chose took up to twice as long as those that all chose alike: four masks or more
 // were walked together, whose queries and sums the L2 cache does not hold.
-TEST(HeadLists, MasksThatAreEqualAreDealtAsOneMaskForAllHeads) {
+TEST(HeadLists, MasksThatAreEqualAreScheduledAsOneMaskForAllHeads) {
   std::mt19937 random(3);
-  std::set<std::pair<bool, int>> dealings;  // heads inside, most pieces
+  std::set<std::pair<bool, int>> schedules;  // heads inside, most pieces
   for (const auto& [rows, heads_q, heads_kv] :
        {std::tuple{8192, 64, 8}, {16384, 64, 8}, {8192, 16, 16}, {500, 16, 4}}) {
     for (const int head_dim : {64, 128}) {
@@ -327,11 +327,11 @@ TEST(HeadLists, MasksThatAreEqualAreDealtAsOneMaskForAllHeads) {
           ASSERT_EQ((a.flags & kWorkTileHeadsInside) != 0, one.walk.heads_innermost);
           most_pieces = std::max(most_pieces, b.num_head_splits);
         }
-        dealings.emplace(one.walk.heads_innermost, most_pieces);
+        schedules.emplace(one.walk.heads_innermost, most_pieces);
       }
     }
   }
-  EXPECT_GE(dealings.size(), 4U);
+  EXPECT_GE(schedules.size(), 4U);
 }
 
 }  // namespace

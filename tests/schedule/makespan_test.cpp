@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How long dealings take, and what is known of it without playing them.
+// How long schedules take, and what is known of it without playing them.
 #include "schedule/makespan.hpp"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class Draw {
   std::mt19937 rng_;
 };
 
-/// A causal mask, items of any length, some without a step, or packed causal documents.
+/// A causal mask, work tiles of any length, some without a step, or packed causal documents.
 Extents draw_extents(Draw& draw) {
   std::vector<Extent> of_keys;
   const int kind = draw(0, 2);
@@ -90,7 +90,7 @@ TEST(Makespan, LiesBetweenItsBounds) {
   EXPECT_GT(near, kRounds / 3) << "bounds that are far apart save nothing";
 }
 
-TEST(Makespan, HasNoBoundsWhereDealingsChangeTowardsTheEnd) {
+TEST(Makespan, HasNoBoundsWhereSchedulesChangeTowardsTheEnd) {
   const Extents extents = make_extents({{4, 0, 4}, {2, 0, 2}});
   const AttnShape shape{256, 256, 8, 1, 128, 128, DType::kBFloat16};
   const std::vector<double> arrives{0, 1};

@@ -193,8 +193,8 @@ TEST(ForwardParts, TheLongestWorkTileNeedNotComeFirst) {
   EXPECT_GT(parts->tiles[0].num_parts, 8);
 }
 
-TEST(ForwardParts, OnlyTheWorkTilesDealtLastAreCutOfManyOnes) {
-  // 86 tiles of 192 rows, 688 items on 132 multiprocessors: 5.2 waves.
+TEST(ForwardParts, OnlyTheWorkTilesScheduledLastAreCutOfManyOnes) {
+  // 86 tiles of 192 rows, 688 work tiles on 132 multiprocessors: 5.2 waves.
   AttnShape shape = shape_of(2048, 2048, 64, 8);
   shape.head_dim = shape.head_dim_v = 64;
   const auto parts = split({AttnSlice::full({0, 2048}, {0, 2048})}, shape, {24, 96}, 8);
@@ -205,7 +205,7 @@ TEST(ForwardParts, OnlyTheWorkTilesDealtLastAreCutOfManyOnes) {
 }
 
 TEST(ForwardParts, AFewWorkTilesTooManyForTheLastWaveAreCut) {
-  // 512 tiles of 16 rows, 4,096 items on 132 multiprocessors: 31 waves and four items of 64 steps.
+  // 512 tiles of 16 rows, 4,096 work tiles on 132 multiprocessors: 31 waves and four work tiles of 64 steps.
   const auto full = split({AttnSlice::full({0, 8192}, {0, 8192})}, shape_of(8192, 8192, 64, 8), kTile, 8);
   ASSERT_TRUE(full.has_value());
   EXPECT_GT(full->tiles.size(), 0U);

@@ -49,7 +49,7 @@ TEST(SplitOrGather, BlocksOf16OverManyRowsAreGathered) {
 }
 
 TEST(SplitOrGather, OneTileOfRowsIsSplit) {
-  // Its items are a few for 132 multiprocessors: parts gain more than full steps.
+  // Its work tiles are a few for 132 multiprocessors: parts gain more than full steps.
   const TileList tiles = eighth_of_blocks(16, 65536);
   const SplitOrGathered chosen = choose(tiles, shape_of(16, 65536), true);
   EXPECT_TRUE(chosen.parts && !chosen.gathered);
@@ -77,7 +77,7 @@ TEST(SplitOrGather, TilesOfNoOtherKernelAreTakenWhereTheyGatherNothing) {
 }
 
 TEST(SplitOrGather, WorkTilesOfMoreHeadGroupsAreCountedAsSuch) {
-  // Kernels that gather may pack fewer heads into a tile: then each item runs so many times more.
+  // Kernels that gather may pack fewer heads into a tile: then each work tile runs so many times more.
   const TileList tiles = eighth_of_blocks(8192, 8192);
   const AttnShape shape = shape_of(8192, 8192);
   const auto gathers = [&](int64_t num_groups) {
@@ -120,7 +120,7 @@ TEST(SplitOrGather, TakesOtherTilesWhereTheirStepsTakeLess) {
   const TileList tiles = build_tile_list(slices, 16384, 16384, {24, 128});
   const TileList others = build_tile_list(slices, 16384, 16384, {16, 128});
   EXPECT_TRUE(may_gather(tiles));
-  // Half as many steps an item, of which there are 1.5 times as many.
+  // Half as many steps a work tile, of which there are 1.5 times as many.
   const SplitOrGathered chosen = split_or_gather({&tiles, 1}, shape, 8, kGpu, {{&others, 1}, 0.8})[0];
   EXPECT_TRUE(chosen.gathered && !chosen.parts);
   EXPECT_EQ(chosen.tiles, &others);

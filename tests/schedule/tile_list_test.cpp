@@ -187,8 +187,8 @@ uint64_t hash_of(uint64_t hash, const TileList& list) {
   return hash;
 }
 
-// Which runs slices are packed into, and in what order items and runs come, decides what kernels add up in what order.
-// The number is that of the first builder, which was as simple as it could be.
+// Which runs slices are packed into, and in what order work tiles and runs come, decides what kernels add up in what
+// order. The number is that of the first builder, which was as simple as it could be.
 TEST(TileList, ListsAreThoseThatWereRecorded) {
   std::mt19937 rng(22);
   const auto draw = [&rng](int64_t lo, int64_t hi) {

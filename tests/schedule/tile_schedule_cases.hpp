@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The masks on which dealings of the backward pass are timed (tests/data/dealing_masks.json), and dealings as text.
+// The masks on which schedules of the backward pass are timed (tests/data/tile_schedule_masks.json), and schedules as
+// text.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,20 +23,20 @@
 
 namespace tangram::test {
 
-struct DealingCase {
+struct ScheduleCase {
   std::string name;
   AttnShape shape;
   std::vector<AttnSlice> slices;
 };
 
 /// Throws std::runtime_error where the file cannot be read.
-inline std::vector<DealingCase> read_dealing_cases(const std::string& path) {
+inline std::vector<ScheduleCase> read_schedule_cases(const std::string& path) {
   std::ifstream stream(path);
-  if (!stream) throw std::runtime_error("read_dealing_cases: cannot read " + path);
-  std::vector<DealingCase> cases;
+  if (!stream) throw std::runtime_error("read_schedule_cases: cannot read " + path);
+  std::vector<ScheduleCase> cases;
   const nlohmann::json all = nlohmann::json::parse(stream);
   for (const nlohmann::json& one : all.at("cases")) {
-    DealingCase& c = cases.emplace_back();
+    ScheduleCase& c = cases.emplace_back();
     c.name = one.at("mask");
     c.shape = {one.at("seqlen_q"), one.at("seqlen_k"), one.at("heads_q"), one.at("heads_kv"),
                one.at("head_dim"), one.at("head_dim"), DType::kBFloat16};
@@ -49,16 +50,16 @@ inline std::vector<DealingCase> read_dealing_cases(const std::string& path) {
   return cases;
 }
 
-/// What of a case the choice of a dealing depends on.
-struct DealingProblem {
-  explicit DealingProblem(const DealingCase& of) : shape(of.shape), tiles(transposed_tiles(of)) {
+/// What of a case the choice of a schedule depends on.
+struct ScheduleProblem {
+  explicit ScheduleProblem(const ScheduleCase& of) : shape(of.shape), tiles(transposed_tiles(of)) {
     const schedule::WorkList work =
         schedule::make_work_list(tiles, of.slices, shape, {}, {}, {.given = schedule::TileSchedule{}});
     extents = schedule::measure_extents(tiles, work.run_tiles);
     spread = schedule::length_spread(tiles, work.run_tiles, static_cast<int64_t>(work.q_tiles.size()));
   }
 
-  static TileList transposed_tiles(const DealingCase& of) {
+  static TileList transposed_tiles(const ScheduleCase& of) {
     constexpr TileShape kTileShape{128, 64, true};  // of the backward pass on Hopper
     std::vector<AttnSlice> slices;
     slices.reserve(of.slices.size());
@@ -88,7 +89,7 @@ inline std::string to_text(const schedule::TileSchedule& how) {
 }
 
 /// Throws std::runtime_error for what to_text does not write.
-inline schedule::TileSchedule dealing_from_text(std::string_view text) {
+inline schedule::TileSchedule schedule_from_text(std::string_view text) {
   schedule::TileSchedule how;
   size_t at = 0;
   const auto number = [&] {
@@ -108,7 +109,7 @@ inline schedule::TileSchedule dealing_from_text(std::string_view text) {
       case 's': how.max_steps = number(); break;
       case 'r': how.guided_divisor = number(); break;
       case 'i': how.heads_innermost = true; break;
-      default: throw std::runtime_error(fmt::format("dealing_from_text: cannot read {}", text));
+      default: throw std::runtime_error(fmt::format("schedule_from_text: cannot read {}", text));
     }
   }
   return how;

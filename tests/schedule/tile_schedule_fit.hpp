@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How slow each form of dealing is beside its makespan, from measured times: what kScheduleCandidates
+// How slow each form of schedule is beside its makespan, from measured times: what kScheduleCandidates
 // (tile_schedule_candidates.hpp) has.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace tangram::test {
 
-/// One mask: its forms that were measured, how long each takes beside the fastest dealing that was measured, and the
+/// One mask: its forms that were measured, how long each takes beside the fastest schedule that was measured, and the
 /// logarithm of its makespan.
 struct MeasuredMask {
   struct Try {
@@ -33,7 +33,7 @@ struct MeasuredMask {
   std::vector<Try> tries;
 };
 
-/// The same for dealings of equal items in equal order, which forms of different names may be.
+/// The same for schedules of equal work tiles in equal order, which forms of different names may be.
 inline uint64_t hash_of_work_tiles(const schedule::Extents& extents, int num_heads_kv,
                                    const schedule::TileSchedule& how) {
   uint64_t hash = how.heads_innermost ? 1 : 2;
@@ -46,18 +46,19 @@ inline uint64_t hash_of_work_tiles(const schedule::Extents& extents, int num_hea
   return hash;
 }
 
-/// Of calls of one figure, `backward` or `backward_deterministic`, of a table of benchmarks/schedule/time_dealings.
+/// Of calls of one figure, `backward` or `backward_deterministic`, of a table of
+/// benchmarks/schedule/time_tile_schedules.
 inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_path, const std::string& table_path,
                                                      const std::string& figure,
                                                      const schedule::WorkTileCosts& costs = {}) {
-  std::map<std::string, std::map<std::string, double>> seconds;  // by mask and dealing
+  std::map<std::string, std::map<std::string, double>> seconds;  // by mask and schedule
   for (const support::CsvRow& row : support::read_csv(table_path)) {
     if (row.at("figure") == figure) seconds[row.at("mask")][row.at("strategy")] = std::stod(row.at("value"));
   }
   std::vector<MeasuredMask> masks;
-  for (const DealingCase& of : read_dealing_cases(cases_path)) {
+  for (const ScheduleCase& of : read_schedule_cases(cases_path)) {
     const std::map<std::string, double>& measured = seconds.at(of.name);
-    const DealingProblem problem(of);
+    const ScheduleProblem problem(of);
     const schedule::Setting in = problem.setting();
     const bool same_begin = schedule::choose_direction(problem.extents).same_begin;
     double fastest = std::numeric_limits<double>::infinity();
@@ -65,7 +66,7 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
     for (const auto& [text, s] : measured) {
       fastest = std::min(fastest, s);
       if (text.find("_e") != std::string::npos) continue;  // its last tiles in other pieces, which no form has any more
-      by_work_tiles[hash_of_work_tiles(problem.extents, of.shape.num_heads_kv, dealing_from_text(text))] = s;
+      by_work_tiles[hash_of_work_tiles(problem.extents, of.shape.num_heads_kv, schedule_from_text(text))] = s;
     }
     MeasuredMask& mask = masks.emplace_back();
     mask.name = of.name;
@@ -76,8 +77,8 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
         continue;  // not for deterministic calls
       if (schedule::kScheduleCandidates[form].cached && mask.kind != schedule::ScheduleClass::kNested)
         continue;  // hardly measured there
-      auto how = schedule::dealing_of(schedule::kScheduleCandidates[form], problem.extents, of.shape, in.gpu,
-                                      schedule::even_steps(in));
+      auto how = schedule::schedule_of(schedule::kScheduleCandidates[form], problem.extents, of.shape, in.gpu,
+                                       schedule::even_steps(in));
       if (!how) continue;
       if (figure != "backward" &&
           schedule::waits_in_sections(schedule::kScheduleCandidates[form], *how, of.shape, schedule::even_steps(in))) {
@@ -92,7 +93,7 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
   return masks;
 }
 
-/// Of the masks that one set of factors decides: how much slower than the fastest dealing each is dealt.
+/// Of the masks that one set of factors decides: how much slower than the fastest schedule each is scheduled.
 inline std::vector<double> slower_than_fastest(const std::vector<MeasuredMask>& masks,
                                                const std::vector<double>& cost_factor) {
   std::vector<double> result;
@@ -190,7 +191,7 @@ class SlownessFit {
   std::vector<MeasuredMask> masks_;
 };
 
-/// The masks of a kind whose items have many heads: deterministic calls of others take another way.
+/// The masks of a kind whose work tiles have many heads: deterministic calls of others take another way.
 inline std::vector<MeasuredMask> of_kind(const std::vector<MeasuredMask>& masks, schedule::ScheduleClass kind,
                                          bool deterministic) {
   std::vector<MeasuredMask> result;

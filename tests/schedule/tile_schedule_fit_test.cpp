@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The factors of forms of dealing are what the committed table of timed dealings gives, and choosing by them loses
+// The factors of forms of schedule are what the committed table of timed schedules gives, and choosing by them loses
 // little.
 #include "schedule/tile_schedule_fit.hpp"
 
@@ -12,8 +12,8 @@ namespace {
 
 std::vector<test::MeasuredMask> measured_masks(bool deterministic) {
   return test::read_measured_masks(
-      std::string(TANGRAM_TEST_DATA) + "/dealing_masks.json",
-      support::result_path(deterministic ? "dealings_h200.csv" : "dealings_tried_h200.csv"),
+      std::string(TANGRAM_TEST_DATA) + "/tile_schedule_masks.json",
+      support::result_path(deterministic ? "tile_schedules_h200.csv" : "tile_schedules_tried_h200.csv"),
       deterministic ? "backward_deterministic" : "backward");
 }
 
@@ -25,7 +25,7 @@ std::vector<double> written(ScheduleClass kind, bool deterministic) {
   return cost_factor;
 }
 
-TEST(DealingFit, FactorsAreThoseOfTheMeasuredTable) {
+TEST(ScheduleFit, FactorsAreThoseOfTheMeasuredTable) {
   for (const bool deterministic : {false, true}) {
     const auto masks = measured_masks(deterministic);
     for (const ScheduleClass kind : {ScheduleClass::kEqual, ScheduleClass::kNested, ScheduleClass::kPacked}) {
@@ -37,9 +37,9 @@ TEST(DealingFit, FactorsAreThoseOfTheMeasuredTable) {
   }
 }
 
-// The fastest of a dozen dealings or more is 1 % faster than it should be by chance alone. The choice by penalties and
+// The fastest of a dozen schedules or more is 1 % faster than it should be by chance alone. The choice by penalties and
 // a simulated cache that was before lost 2.2 % in the mean and 21 % at worst, in deterministic calls 7.7 and 160 %.
-TEST(DealingFit, ChoosingLosesOneOrTwoPercentOfTheFastestDealing) {
+TEST(ScheduleFit, ChoosingLosesOneOrTwoPercentOfTheFastestSchedule) {
   for (const bool deterministic : {false, true}) {
     double sum = 0;
     int count = 0;
@@ -55,9 +55,9 @@ TEST(DealingFit, ChoosingLosesOneOrTwoPercentOfTheFastestDealing) {
   }
 }
 
-// An item of one head waits for its turn as long as it works where all items of a document begin at once: 2.6 times
-// the time of the fastest dealing.
-TEST(DealingFit, DeterministicCallsOfSingleHeadsAreNotDealtInSections) {
+// A work tile of one head waits for its turn as long as it works where all work tiles of a document begin at once: 2.6
+// times the time of the fastest schedule.
+TEST(ScheduleFit, DeterministicCallsOfSingleHeadsAreNotScheduledInSections) {
   int count = 0;
   for (test::MeasuredMask mask : measured_masks(true)) {
     if (!mask.few_heads) continue;

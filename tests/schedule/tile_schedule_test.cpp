@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which dealing the backward pass chooses, with all keys there and with keys that come late.
+// Which schedule the backward pass chooses, with all keys there and with awaited keys.
 #include "schedule/tile_schedule.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ double even_steps(const Extents& extents, const AttnShape& shape) {
 }
 
 // With any number of query heads a KV head; all heads at once read most of what they visit from memory.
-TEST(TileSchedule, LongCausalMasksAreDealtInSectionsThatTheCacheHolds) {
+TEST(TileSchedule, LongCausalMasksAreScheduledInSectionsThatTheCacheHolds) {
   for (const int group : {1, 2, 3, 5, 6, 7, 8, 12, 16}) {
     for (const int64_t rows : {16384, 65536}) {
       const AttnShape shape{rows, rows, 64 / group * group, 64 / group, 128, 128, DType::kBFloat16};
@@ -99,7 +99,7 @@ TEST(TileSchedule, PrimesAreCutInPiecesThatDifferByAHead) {
 }
 
 // In pieces of two and three heads, in even sections that the cache holds, nearly: more than 1.1 times as fast as whole
-// items.
+// work tiles.
 TEST(TileSchedule, SevenHeadsOfACausalMaskAreCut) {
   std::vector<int64_t> counts;
   for (int64_t tile = 32; tile > 0; --tile) counts.push_back(2 * tile);
@@ -111,8 +111,8 @@ TEST(TileSchedule, SevenHeadsOfACausalMaskAreCut) {
   EXPECT_TRUE(how.heads_innermost);
 }
 
-// Sections of nested items are as many heads as the cache holds, but so that they end together: one piece of six heads
-// of twelve, which fits best, would leave half of the multiprocessors without one (0.90 of the rate of p3_t2).
+// Sections of nested work tiles are as many heads as the cache holds, but so that they end together: one piece of six
+// heads of twelve, which fits best, would leave half of the multiprocessors without one (0.90 of the rate of p3_t2).
 TEST(TileSchedule, SectionsOfACausalMaskFillTheMultiprocessors) {
   struct Case {
     int64_t rows;
@@ -137,7 +137,7 @@ TEST(TileSchedule, SectionsOfACausalMaskFillTheMultiprocessors) {
   }
 }
 
-// Deterministic calls wait where a section begins: they are dealt in sections that last, or in none.
+// Deterministic calls wait where a section begins: they are scheduled in sections that last, or in none.
 TEST(TileSchedule, DeterministicCallsTakeLongSectionsAlone) {
   const auto chosen = [](int64_t rows, int heads_q, int heads_kv) {
     std::vector<int64_t> counts;
@@ -151,7 +151,7 @@ TEST(TileSchedule, DeterministicCallsTakeLongSectionsAlone) {
   EXPECT_EQ(chosen(2048, 64, 8).heads_in_l2, 0) << "0.96 in two of 66";
 }
 
-// Lists that a GPU builds know no mask: they are dealt as a causal one of the shape, not in the first sections that
+// Lists that a GPU builds know no mask: they are scheduled as a causal one of the shape, not in the first sections that
 // fit.
 TEST(TileSchedule, SectionsWithoutAMaskAreThoseOfACausalOne) {
   const GpuModel h200{132, int64_t{60} << 20};
@@ -175,7 +175,7 @@ Extents scattered_work_tiles(int64_t tiles) {
 }
 
 // As choose_tile_schedule takes it where all ends evenly. Deterministic calls wait for turns in sections.
-TEST(TileSchedule, ScatteredBlocksAreDealtByRuleHeadByHead) {
+TEST(TileSchedule, ScatteredBlocksAreScheduledByRuleHeadByHead) {
   Extents many = scattered_work_tiles(256), few = scattered_work_tiles(32);
   for (const int head_dim : {64, 128}) {
     AttnShape shape{256 * 128, 256 * 128, 64, 8, head_dim, head_dim, DType::kBFloat16};
@@ -218,7 +218,7 @@ TEST(TileSchedule, PiecesOfScatteredBlocksAreAsSmallAsTheCacheWantsThem) {
 
 // On an H100 causal blocks, of which the first keys are seen by many, took 1.1 to 1.6 times as long by length or in two
 // pieces as in single heads; its memory is slower than an H200's.
-TEST(TileSchedule, CausalBlocksAreDealtInSingleHeadsWhereMemoryIsSlow) {
+TEST(TileSchedule, CausalBlocksAreScheduledInSingleHeadsWhereMemoryIsSlow) {
   for (const int64_t tiles : {64, 128, 256, 512}) {
     std::vector<Extent> of_keys;
     for (int64_t tile = 0; tile < tiles; ++tile) {  // each query sees an eighth of the blocks, or all before
@@ -237,7 +237,8 @@ TEST(TileSchedule, CausalBlocksAreDealtInSingleHeadsWhereMemoryIsSlow) {
   }
 }
 
-// One block that all queries see is no reason to cut all items: over 32K rows that took 1.09 times as long on an H100.
+// One block that all queries see is no reason to cut all work tiles: over 32K rows that took 1.09 times as long on an
+// H100.
 TEST(TileSchedule, ScatteredBlocksWithOneThatAllSeeAreCutByLengthWhereMemoryIsSlow) {
   std::vector<Extent> of_keys = scattered_work_tiles(256).of_keys;
   of_keys[0] = {512, 0, 512};
@@ -265,7 +266,7 @@ TEST(TileSchedule, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
     for (const bool by_document : {false, true}) {
       const TileSchedule how{
           .head_splits = 8, .heads_in_l2 = heads_in_l2, .by_document = by_document, .max_steps = kMost};
-      std::vector<std::vector<size_t>> dealt(64);  // key tiles, by query head
+      std::vector<std::vector<size_t>> scheduled(64);  // key tiles, by query head
       for_each_work_tile(extents, shape.num_heads_kv, how, [&](size_t i, int head, int head_split, int head_splits) {
         const int64_t steps = extents.of_keys[i].count * 8;
         EXPECT_LE(steps, kMost * head_splits);
@@ -273,12 +274,12 @@ TEST(TileSchedule, PiecesByLengthAreAsFewAsNeededAndInOneOrderForAllHeads) {
           EXPECT_GT(steps * 2, kMost * head_splits);
         }
         for (int h = head_split * 8 / head_splits; h < (head_split + 1) * 8 / head_splits; ++h) {
-          dealt[static_cast<size_t>(head * 8 + h)].push_back(i);
+          scheduled[static_cast<size_t>(head * 8 + h)].push_back(i);
         }
       });
-      EXPECT_EQ(std::set<size_t>(dealt[0].begin(), dealt[0].end()).size(), extents.of_keys.size());
-      for (const std::vector<size_t>& tiles : dealt) EXPECT_EQ(tiles, dealt[0]);
-      EXPECT_EQ(dealt[0].size(), extents.of_keys.size());
+      EXPECT_EQ(std::set<size_t>(scheduled[0].begin(), scheduled[0].end()).size(), extents.of_keys.size());
+      for (const std::vector<size_t>& tiles : scheduled) EXPECT_EQ(tiles, scheduled[0]);
+      EXPECT_EQ(scheduled[0].size(), extents.of_keys.size());
     }
   }
 }
@@ -327,7 +328,7 @@ TEST(TileSchedule, LongTilesThatComeLateDoNotEndLast) {
   EXPECT_GT(makespan({extents, shape, kGpu, arrives}, last_wave_heads), 1.2 * steps);
 }
 
-// Where most keys come late, waiting for the longest would leave all multiprocessors without work.
+// Where most keys are awaited, waiting for the longest would leave all multiprocessors without work.
 TEST(TileSchedule, ManyTilesThatComeLateComeLast) {
   const AttnShape shape = shape_of(8192, 16384);
   Extents extents = extents_of(std::vector<int64_t>(128, 128));
@@ -365,7 +366,7 @@ TileSchedule best_of_all(const Extents& extents, double spread, const AttnShape&
   double least = std::numeric_limits<double>::infinity();
   for (const ScheduleCandidate& form : kScheduleCandidates) {
     const double cost_factor = (deterministic ? form.deterministic : form.cost_factor)[kind];
-    std::optional<TileSchedule> how = dealing_of(form, extents, shape, kGpu, even_steps(in));
+    std::optional<TileSchedule> how = schedule_of(form, extents, shape, kGpu, even_steps(in));
     if (cost_factor == 0 || !how || (deterministic && waits_in_sections(form, *how, shape, even_steps(in)))) continue;
     how->heads_innermost = walks_heads_inside(*how, choose_direction(extents).same_begin, spread, shape);
     const double cost = cost_factor * makespan(in, *how);

@@ -29,9 +29,9 @@ WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, cons
                         awaited_keys, {.calls = calls});
 }
 
-/// What the work list of a causal mask deals, in order: `rows` queries, the last of 12,288 keys, of which 8,192 come
-/// late.
-std::vector<std::pair<int64_t, int>> dealt(int64_t rows, bool late) {
+/// What the work list of a causal mask schedules, in order: `rows` queries, the last of 12,288 keys, of which 8,192
+/// come late.
+std::vector<std::pair<int64_t, int>> scheduled(int64_t rows, bool late) {
   const AttnShape shape{rows, 12288, 64, 8, 128, 128, DType::kBFloat16};
   const KeyReadyFlag arrival{{0, 8192}, 0};
   std::vector<std::pair<int64_t, int>> work_tiles;
@@ -83,7 +83,7 @@ const std::vector<WorkTile>& deterministic_work_tiles(const WorkList& work) {
   return work.deterministic_work_tiles.empty() ? work.work_tiles : work.deterministic_work_tiles;
 }
 
-void expect_all_dealt_once(const std::vector<WorkTile>& work_tiles, int32_t num_accum_tiles, int group) {
+void expect_all_scheduled_once(const std::vector<WorkTile>& work_tiles, int32_t num_accum_tiles, int group) {
   std::set<std::pair<int32_t, int32_t>> seen;  // (first key, query head)
   std::map<std::pair<int32_t, int32_t>, int32_t> next_piece;
   std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_slab;
@@ -109,13 +109,13 @@ void expect_all_dealt_once(const std::vector<WorkTile>& work_tiles, int32_t num_
   }
 }
 
-TEST(BackwardWorkList, DealsEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
+TEST(BackwardWorkList, SchedulesEveryKeyTileAndQueryHeadOnceAndPiecesInOrder) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = make(p.slices, p.shape);
     const int group = p.shape.num_heads_q / p.shape.num_heads_kv;
-    expect_all_dealt_once(work.work_tiles, work.num_accum_tiles, group);
-    expect_all_dealt_once(deterministic_work_tiles(work), work.num_accum_tiles, group);
+    expect_all_scheduled_once(work.work_tiles, work.num_accum_tiles, group);
+    expect_all_scheduled_once(deterministic_work_tiles(work), work.num_accum_tiles, group);
   }
 }
 
@@ -146,7 +146,7 @@ TEST(BackwardWorkList, ListsForOneKindOfCallsAreThoseOfListsForBoth) {
 // Pieces of different lengths would wait for each other's additions.
 TEST(BackwardWorkList, OnlyCallsThatMayAddInAnyOrderTakePiecesByLength) {
   const auto pieces_of = [](const std::vector<WorkTile>& work_tiles) {
-    std::map<int32_t, int32_t> least_steps;  // of a whole item, by its number of pieces
+    std::map<int32_t, int32_t> least_steps;  // of a whole work tile, by its number of pieces
     for (const WorkTile& work_tile : work_tiles) {
       const int32_t steps = work_tile.num_steps * work_tile.num_head_splits;
       const auto at = least_steps.emplace(work_tile.num_head_splits, steps).first;
@@ -176,7 +176,7 @@ std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const Ra
   return turns;
 }
 
-TEST(BackwardWorkList, TurnsFollowTheOrderOfDealingForEveryHead) {
+TEST(BackwardWorkList, TurnsFollowTheOrderOfScheduleForEveryHead) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = make(p.slices, p.shape);
@@ -201,7 +201,7 @@ TEST(BackwardWorkList, TurnsOfLongMasksAreFew) {
   // One segment and its end for each of the 8,192 key tiles.
   EXPECT_EQ(make({AttnSlice::full({0, kRows}, {0, kRows})}, shape).dq_order_segments.size(), 2u * 8192);
   EXPECT_EQ(make({AttnSlice::causal({0, kRows}, {0, kRows})}, shape).dq_order_segments.size(), 2u * 8192);
-  // A window of 1,024 keys: at most one segment for each of the 18 or 19 query tiles of an item.
+  // A window of 1,024 keys: at most one segment for each of the 18 or 19 query tiles of a work tile.
   EXPECT_LT(make({{{0, kRows}, {0, kRows}, -1024, 0}}, shape).dq_order_segments.size(), 20u * 8192);
 }
 
@@ -210,7 +210,7 @@ TEST(BackwardWorkList, WalksTowardsTilesThatEarlierWorkTilesHaveLeft) {
   const AttnSlice whole = AttnSlice::causal({0, 4096}, {0, 4096});
   EXPECT_TRUE(make({whole}, shape).deterministic_walk.descending);
   EXPECT_TRUE(make({whole}, shape).deterministic_walk.heads_innermost) << "all begin with the last query tile";
-  // Inverse causal: keys up to i see the first queries, the last keys are the longest items.
+  // Inverse causal: keys up to i see the first queries, the last keys are the longest work tiles.
   EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, 0, kOpenMaxDiag}}, shape).deterministic_walk.descending);
   EXPECT_TRUE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.descending);
   EXPECT_FALSE(make({{{0, 4096}, {0, 4096}, -512, 0}}, shape).deterministic_walk.heads_innermost);
@@ -231,16 +231,16 @@ TEST(BackwardWorkList, MultiprocessorsEndTogether) {
   const auto shape = [](int64_t rows) { return AttnShape{rows, rows, 64, 8, 128, 128, DType::kBFloat16}; };
   const auto full = [](int64_t begin, int64_t end) { return AttnSlice::full({begin, end}, {begin, end}); };
   const auto causal = [](int64_t begin, int64_t end) { return AttnSlice::causal({begin, end}, {begin, end}); };
-  // Equal items fill 31.03 waves; halves, which end within 0.02, take as long.
+  // Equal work tiles fill 31.03 waves; halves, which end within 0.02, take as long.
   EXPECT_LT(unevenness(make({full(0, 65536)}, shape(65536))), 0.04);
-  // Assignment head by head for the sake of the cache; the long items of the last head would begin late (else 0.13). In
-  // shorter pieces all would end together within 0.03, and take longer: more of them join.
+  // Assignment head by head for the sake of the cache; the long work tiles of the last head would begin late (else
+  // 0.13). In shorter pieces all would end together within 0.03, and take longer: more of them join.
   std::vector<AttnSlice> documents{causal(0, 3072)};
   for (int64_t row = 3072; row < 8192; row += 1024) documents.push_back(causal(row, row + 1024));
   EXPECT_LT(unevenness(make(documents, shape(8192))), 0.05);
 }
 
-// Zeros are written for the sums of dq only where many items begin at the same query tile.
+// Zeros are written for the sums of dq only where many work tiles begin at the same query tile.
 TEST(BackwardWorkList, ShortDocumentsNeedNoZeros) {
   const AttnShape shape{1024, 1024, 64, 8, 128, 128, DType::kBFloat16};
   std::vector<AttnSlice> documents;
@@ -270,7 +270,7 @@ TEST(BackwardWorkList, ScatteredBlocksAddToZerosHeadByHead) {
     const WorkList work = make(scattered_blocks(16384), shape, {}, BackwardCalls::kDefault);
     EXPECT_TRUE(work.zeroed_sums) << head_dim;
     EXPECT_EQ(work.walk.heads_innermost, head_dim == 64);
-    // No K/V head begins before all items of two heads before it.
+    // No K/V head begins before all work tiles of two heads before it.
     int32_t most = 0;
     for (const WorkTile& work_tile : work.work_tiles) {
       EXPECT_GE(work_tile.kv_head, most - 1);
@@ -304,7 +304,7 @@ TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
       EXPECT_GT(work.q_tiles[static_cast<size_t>(tiles.end) - 1].row_end, last);
     }
   }
-  // Documents of 100, 2,900 and 2,000 rows: no item and no query tile belongs to two of them.
+  // Documents of 100, 2,900 and 2,000 rows: no work tile and no query tile belongs to two of them.
   const WorkList documents = make(problems()[3].slices, problems()[3].shape);
   for (const int32_t border : {100, 3000}) {
     for (const QueryTile& tile : documents.q_tiles) EXPECT_FALSE(tile.row_begin < border && border < tile.row_end);
@@ -339,9 +339,9 @@ TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
 }
 
 // They take 90 us. The kernels before the main one take 140 us for 8,192 rows, 9 for 512.
-TEST(WorkList, LateKeysThatComeBeforeTheMainKernelLeaveTheDealingAsItIs) {
-  EXPECT_EQ(dealt(8192, true), dealt(8192, false));
-  EXPECT_NE(dealt(512, true), dealt(512, false));
+TEST(WorkList, LateKeysThatComeBeforeTheMainKernelLeaveTheScheduleAsItIs) {
+  EXPECT_EQ(scheduled(8192, true), scheduled(8192, false));
+  EXPECT_NE(scheduled(512, true), scheduled(512, false));
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The algorithms of the published API as values, and what Tangram calls them.
 
-Results are the same by any of them; they say who holds which rows, and in how many stages rows travel.
+Results are the same by any of them; they say who holds which rows, and in how many stages rows move.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ._enums import DispatchAlgType, OverlapAlgType
 
 @dataclass(frozen=True)
 class DispatchAlg:
-    """How chunks are dealt to ranks; one of the classes below."""
+    """How chunks are assigned to ranks; one of the classes below."""
 
     _type: ClassVar[DispatchAlgType]
     _name: ClassVar[str]
@@ -127,7 +127,7 @@ class SequentialDispatchAlg(DispatchAlg):
 
 @dataclass(frozen=True)
 class SortedSequentialSelectAlg(DispatchAlg):
-    """Chunks sorted by their area, dealt in turns."""
+    """Chunks sorted by their area, assigned in turns."""
 
     _type, _name = DispatchAlgType.SORTED_SEQUENTIAL_SELECT, "sorted_sequential"
     allocation_ratio: float = 1.0
@@ -135,7 +135,7 @@ class SortedSequentialSelectAlg(DispatchAlg):
 
 @dataclass(frozen=True)
 class OverlapAlg:
-    """How remote rows are dealt to stages; one of the classes below."""
+    """How remote rows are assigned to stages; one of the classes below."""
 
     _type: ClassVar[OverlapAlgType]
 

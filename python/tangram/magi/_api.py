@@ -214,7 +214,7 @@ def make_flex_key_for_new_mask_after_dispatch(
     head_dim: int | None = None,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """Another mask over rows that are dealt out already.
+    """Another mask over rows that are sharded already.
 
     Args:
         num_heads_q, num_heads_kv, head_dim: None: those of the other key. dist_attn_config: its overlap counts; None:

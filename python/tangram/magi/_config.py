@@ -24,7 +24,7 @@ def _require(holds: bool, text: str) -> None:
 
 @dataclass(frozen=True)
 class DispatchConfig:
-    """How rows are dealt to ranks. chunk_size: rows of a chunk, None: the planner's choice. uneven_shard is refused:
+    """How rows are assigned to ranks. chunk_size: rows of a chunk, None: the planner's choice. uneven_shard is refused:
     ranks hold equally many rows here."""
 
     alg: DispatchAlg = field(default_factory=MinHeapDispatchAlg)
@@ -177,7 +177,7 @@ def to_tangram(
         stages = 0  # there, too, such plans have no stages
     elif env.flatten_head_groups:
         raise InvalidArgument(
-            "MAGI_ATTENTION_FLATTEN_HEAD_GROUPS: head groups are dealt out only where queries travel: set "
+            "MAGI_ATTENTION_FLATTEN_HEAD_GROUPS: head groups are sharded only where queries move: set "
             "MAGI_ATTENTION_QO_COMM=1 too (got MAGI_ATTENTION_QO_COMM=0)"
         )
     return _core.DistAttnConfig(

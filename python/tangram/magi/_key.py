@@ -195,7 +195,7 @@ def make_key(
     group_or_mesh: Any,
     config: DistAttnConfig | None,
 ) -> DistAttnRuntimeKey:
-    """A key, dealt out anew. Heads that are None are not known yet."""
+    """A key, sharded anew. Heads that are None are not known yet."""
     config = DistAttnConfig() if config is None else config
     if not isinstance(config, DistAttnConfig):
         raise InvalidArgument(
@@ -268,7 +268,7 @@ def make_key_after(
     heads: tuple[int | None, int | None, int | None],
     config: DistAttnConfig | None,
 ) -> DistAttnRuntimeKey:
-    """Another mask over rows that are dealt out already; of `config` its overlap counts."""
+    """Another mask over rows that are sharded already; of `config` its overlap counts."""
     require_key(function, old, "key_for_dispatch")
     if config is not None and not isinstance(config, DistAttnConfig):
         raise InvalidArgument(

@@ -22,7 +22,7 @@ namespace tangram {
 namespace cpu {
 
 void wait_for_turn(const int* progress, int turn) {
-  // The tile in front was dealt earlier, so some thread is at it; it may need our core to get on.
+  // The tile in front was scheduled earlier, so some thread is at it; it may need our core to get on.
   for (int spins = 0; __atomic_load_n(progress, __ATOMIC_ACQUIRE) != turn; ++spins) {
     if (spins > 64) std::this_thread::yield();
   }
@@ -137,7 +137,8 @@ HostVector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
   return table;
 }
 
-// Rows are dealt by the block: one by one, threads would spend what a row takes on the counter that they deal by.
+// Rows are scheduled by the block: one by one, threads would spend what a row takes on the counter that they schedule
+// by.
 template <typename Body>
 void for_rows(ThreadPool& pool, int64_t num_rows, const Body& body) {
   constexpr int64_t kRows = 64;
@@ -326,7 +327,7 @@ void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void
 
   const std::span<const LaneTile> tiles = index.tiles.tiles();
   const int64_t num_kv_heads = shape.num_heads_kv;
-  // Heads inside, tiles outside: neighbours in the deal share no dq, so that they rarely wait for each other.
+  // Heads inside, tiles outside: neighbours in the schedule share no dq, so that they rarely wait for each other.
   pool_.parallel_for(static_cast<int64_t>(tiles.size()) * num_kv_heads, [&](int64_t item, int thread_idx) {
     const auto t = static_cast<size_t>(item / num_kv_heads);
     kernels_.backward_tile(job, index.tiles, tiles[t], static_cast<int>(item % num_kv_heads),

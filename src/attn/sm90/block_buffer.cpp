@@ -105,7 +105,7 @@ void BlockBuffer::fill(backward::Params& params, backward::PrePostParams& pre_po
   // Nobody need ask which queries see something. Those of a tile that is visited all do; statistics of others, which
   // may be NaN, are read by nobody, and their sums are zeros from the begin.
   params.zeroed_sums = pre_post.zeroed_sums = true;
-  params.num_work_tiles = keys.dealing().num_work_tiles();
+  params.num_work_tiles = keys.schedule().num_work_tiles();
   params.num_q_tiles = pre_post.num_q_tiles = keys.num_q_tiles();
   params.walk = keys.walk();
   pre_post.num_accum_tiles = call_->num_kernels * static_cast<int32_t>(call_->accum_tiles);

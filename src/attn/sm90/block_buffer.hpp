@@ -30,8 +30,8 @@ namespace tangram::sm90 {
 /// depends on the capacity alone. Used by one call at a time.
 class BlockBuffer {
  public:
-  /// `items`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do not
-  /// take, CudaError.
+  /// `work tiles`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do
+  /// not take, CudaError.
   BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles);
 
   /// Enqueues the copy of the lists of these masks, one for each head group. Throws InvalidArgument before that if they

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Which keys of a mask come late, in device memory. Apart from arrivals.hpp, so that kernels do not depend on how a
+// Which keys of a mask are awaited, in device memory. Apart from arrivals.hpp, so that kernels do not depend on how a
 // mask keeps its memory.
 #pragma once
 

@@ -30,7 +30,7 @@ struct KernelFamily {
   int head_dim_v = 0;      ///< of v and out, likewise
   bool exact = false;      ///< for these dimensions alone; else for all below them too, in eights
   int64_t min_rows = 0;    ///< taken from so many query rows times heads on
-  int work_tile = 0;       ///< forward: query rows times packed heads of an item; backward: its keys
+  int work_tile = 0;       ///< forward: query rows times packed heads of a work tile; backward: its keys
   int step = 0;            ///< forward: keys of a step; backward: its queries, of all that are taken at once
   int step_softcap = 0;    ///< the same with softcap
   int warpgroups = 0;      ///< that compute; one more loads

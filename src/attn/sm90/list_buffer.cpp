@@ -13,7 +13,7 @@ namespace tangram::sm90 {
 namespace {
 
 size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
-  if (shape.num_heads_q == shape.num_heads_kv) return 0;  // an item has one head
+  if (shape.num_heads_q == shape.num_heads_kv) return 0;  // a work tile has one head
   return static_cast<size_t>(layout.num_key_tiles()) * static_cast<size_t>(shape.num_heads_kv);
 }
 

@@ -21,8 +21,8 @@
 
 namespace tangram::sm90 {
 
-/// Runs an item from which on kernels that fetch them ahead are faster: 1.02 times with 7 of 256 keys, 1.09 with 14 of
-/// 128, 0.99 with the one or two of packed documents (docs/devlog/2026-11-22-runs-of-keys.md).
+/// Runs a work tile from which on kernels that fetch them ahead are faster: 1.02 times with 7 of 256 keys, 1.09 with 14
+/// of 128, 0.99 with the one or two of packed documents (docs/devlog/2026-11-22-runs-of-keys.md).
 inline constexpr size_t kManyRuns = 4;
 inline bool has_many_runs(size_t num_work_tiles, size_t num_runs) { return num_runs >= kManyRuns * num_work_tiles; }
 
@@ -32,19 +32,19 @@ struct ForwardLists {
   cuda::PackedArray work_tiles, runs, intervals;
   cuda::PackedArray groups;            ///< of gathered runs; empty for most masks
   cuda::PackedArray counters;          ///< of the kernel's scheduler, zeros between calls
-  cuda::PackedArray part_rows, tiles;  ///< empty for most masks; else items are parts
+  cuda::PackedArray part_rows, tiles;  ///< empty for most masks; else work tiles are parts
   cuda::PackedArray work_tile_groups;  ///< of masks of head groups (schedule::HeadLists), else empty
   cuda::PackedArray part_heads;        ///< of these in parts: of each of `tiles`
   int32_t num_work_tiles = 0;
   int32_t num_part_tiles = 0;
   int64_t num_part_rows = 0;  ///< of the workspace, [rows, num_heads_q]
-  int64_t total_steps = 0;    ///< key tiles of all items of one head group
-  int64_t longest_steps = 0;  ///< key tiles of the longest item
+  int64_t total_steps = 0;    ///< key tiles of all work tiles of one head group
+  int64_t longest_steps = 0;  ///< key tiles of the longest work tile
 
   bool in_parts() const { return num_part_tiles > 0; }
   bool gathered = false;
   bool aligned = false;    ///< with `gathered`: of ForwardWorkTiles::kAligned
-  bool many_runs = false;  ///< items have so many that a kernel fetches them ahead (kManyRuns)
+  bool many_runs = false;  ///< work tiles have so many that a kernel fetches them ahead (kManyRuns)
 };
 
 /// The lists of the passes that were prepared, in device memory; what calls compute in is not the mask's. Used by one

@@ -48,22 +48,22 @@ void check_shape(const AttnShape& shape) {
 ForwardLists upload_lists(const schedule::SplitOrGathered& chosen, ForwardWorkTiles gathered_work_tiles) {
   ForwardLists lists;
   const auto& [tiles, parts, gathered] = chosen;
-  const TileList& dealt = parts ? parts->list : *tiles;
+  const TileList& scheduled = parts ? parts->list : *tiles;
   lists.gathered = gathered.has_value();
   lists.aligned = gathered_work_tiles == ForwardWorkTiles::kAligned;
-  lists.many_runs = !gathered && !parts && sm90::has_many_runs(dealt.work_tiles.size(), dealt.runs.size());
-  const std::vector<MaskTile>& work_tiles = gathered ? gathered->work_tiles : dealt.work_tiles;
-  const std::vector<TileRange>& runs = gathered ? gathered->runs : dealt.runs;
+  lists.many_runs = !gathered && !parts && sm90::has_many_runs(scheduled.work_tiles.size(), scheduled.runs.size());
+  const std::vector<MaskTile>& work_tiles = gathered ? gathered->work_tiles : scheduled.work_tiles;
+  const std::vector<TileRange>& runs = gathered ? gathered->runs : scheduled.runs;
   lists.num_work_tiles = static_cast<int32_t>(work_tiles.size());
   for (const MaskTile& work_tile : work_tiles) {
-    const int64_t steps = schedule::work_tile_steps(work_tile, runs, dealt.shape.block_n);
+    const int64_t steps = schedule::work_tile_steps(work_tile, runs, scheduled.shape.block_n);
     lists.total_steps += steps;
     lists.longest_steps = std::max(lists.longest_steps, steps);
   }
   lists.work_tiles = lists.arrays.add(work_tiles);
   lists.runs = lists.arrays.add(runs);
   if (gathered) lists.groups = lists.arrays.add(gathered->groups);
-  lists.intervals = lists.arrays.add(dealt.intervals);
+  lists.intervals = lists.arrays.add(scheduled.intervals);
   lists.counters = lists.arrays.add_zeros<int32_t>(2);
   if (parts) {
     lists.part_rows = lists.arrays.add(parts->first_rows);

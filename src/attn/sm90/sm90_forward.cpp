@@ -39,7 +39,7 @@ using sm90::plain_work_tiles;
 using sm90::Sm90Mask;
 using sm90::work_tile_rows;
 
-/// Steps of the longest item of a pack, over the mean: 3.2 to 5.8 of packs of log-normal lengths on ranks.
+/// Steps of the longest work tile of a pack, over the mean: 3.2 to 5.8 of packs of log-normal lengths on ranks.
 constexpr int64_t kLongestOfPacks = 5;
 
 void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The tile lists of masks for kernels that gather runs, whose items may be others than those that a mask comes with.
+// The tile lists of masks for kernels that gather runs, whose work tiles may be others than those that a mask comes
+// with.
 #pragma once
 
 #include <span>
@@ -15,7 +16,7 @@
 
 namespace tangram::sm90 {
 
-/// WorkTiles of kernels that gather, and their tiles.
+/// Work tiles of kernels that gather, and their tiles.
 struct GatheredWorkTiles {
   ForwardWorkTiles work_tiles = ForwardWorkTiles::kGathered;
   TileShape tile;

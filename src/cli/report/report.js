@@ -313,7 +313,7 @@ function dispatch() {
 }
 
 // ---- time line
-// Stages are chunks of heads where a strategy exchanges these, and steps where K/V travel from rank to rank.
+// Stages are chunks of heads where a strategy exchanges these, and steps where K/V move from rank to rank.
 const word = !D.grid ? 'stage' : D.grid.head_ranks > 1 && D.grid.row_groups === 1 ? 'chunk' : 'step';
 const stageName = s => D.grid || s ? `${word} ${s}` : 'local';
 function timeline() {
@@ -329,13 +329,13 @@ function timeline() {
   T.ranks.forEach((r, i) => { s += `<text class="dim" x="0" y="${i * row + row * 0.6}">rank ${r}</text>`; });
   for (const [r, lane, back, stage, b, e] of ev) {
     const y = place.get(r) * row + [row * 0.12, row * 0.6, row * 0.77, row * 0.12][lane], thick = !lane || lane === 3, h = thick ? row * 0.44 : row * 0.14, w = Math.max(0.6, x(e) - x(b) - 0.6);
-    s += `<rect x="${x(b).toFixed(2)}" y="${y}" width="${w.toFixed(2)}" height="${h}" rx="${Math.min(2, w / 3)}" fill="${[stageColor(stage), 'var(--warn)', 'var(--dim)', 'var(--ink)'][lane]}" ${back && !lane ? 'fill-opacity=".72"' : ''}><title>rank ${r}, ${back ? 'backward' : 'forward'}, ${stageName(stage)}: ${['attention', 'inputs travel', 'results travel', 'copies and sums'][lane]} ${time((e - b) / 1e6)}</title></rect>`;
+    s += `<rect x="${x(b).toFixed(2)}" y="${y}" width="${w.toFixed(2)}" height="${h}" rx="${Math.min(2, w / 3)}" fill="${[stageColor(stage), 'var(--warn)', 'var(--dim)', 'var(--ink)'][lane]}" ${back && !lane ? 'fill-opacity=".72"' : ''}><title>rank ${r}, ${back ? 'backward' : 'forward'}, ${stageName(stage)}: ${['attention', 'inputs move', 'results move', 'copies and sums'][lane]} ${time((e - b) / 1e6)}</title></rect>`;
     if (!lane && w > 70 && row > 20) s += `<text x="${x(b) + w / 2}" y="${y + h / 2 + 4}" text-anchor="middle" pointer-events="none" style="font-size:10.5px;fill:#fff">${stageName(stage)}</text>`;
   }
   if (split < end) s += `<line x1="${x(split)}" x2="${x(split)}" y1="-6" y2="${H}" stroke="currentColor" stroke-dasharray="3 3"/><text class="dim" x="${x(split) - 6}" y="-8" text-anchor="end">forward</text><text class="dim" x="${x(split) + 6}" y="-8">backward</text>`;
   $('timeline').innerHTML = `<div style="padding-top:14px">${svg(W, H + 20, s)}</div>`;
   const stages = D.grid ? 1 + Math.max(...ev.map(e => e[3])) : Math.max(D.stages.forward.length, D.stages.backward.length);
-  $('timeline-legend').innerHTML = Array.from({length: Math.min(stages, 8)}, (_, i) => `<span><i style="background:${stageColor(i)}"></i>compute, ${stageName(i)}</span>`).join('') + '<span><i style="background:var(--warn);height:5px;vertical-align:2px"></i>inputs travel</span><span><i style="background:var(--dim);height:5px;vertical-align:2px"></i>results travel</span>' + (ev.some(e => e[1] === 3) ? '<span><i style="background:var(--ink)"></i>copies and sums</span>' : '') + (R > shown ? `<span>the ${shown} slowest of ${R} ranks, slowest first</span>` : '');
+  $('timeline-legend').innerHTML = Array.from({length: Math.min(stages, 8)}, (_, i) => `<span><i style="background:${stageColor(i)}"></i>compute, ${stageName(i)}</span>`).join('') + '<span><i style="background:var(--warn);height:5px;vertical-align:2px"></i>inputs move</span><span><i style="background:var(--dim);height:5px;vertical-align:2px"></i>results move</span>' + (ev.some(e => e[1] === 3) ? '<span><i style="background:var(--ink)"></i>copies and sums</span>' : '') + (R > shown ? `<span>the ${shown} slowest of ${R} ranks, slowest first</span>` : '');
 }
 
 // ---- rows moved, choices, ranks

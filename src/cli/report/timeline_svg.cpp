@@ -95,8 +95,8 @@ void draw_legend(int num_stages, double y, std::string& out) {
   for (int stage = 0; stage < std::min<int>(num_stages, std::size(kColors)); ++stage) {
     item(color_of(stage), 1, 9, fmt::format("compute {}", stage));
   }
-  item(color_of(num_stages > 1 ? 1 : 0), 0.6, kTransferHeight, "its inputs travel");
-  item(kReturnColor, 1, kTransferHeight, "results travel");
+  item(color_of(num_stages > 1 ? 1 : 0), 0.6, kTransferHeight, "its inputs move");
+  item(kReturnColor, 1, kTransferHeight, "results move");
   item(kMemoryColor, 1, 9, "copies and sums");
 }
 

@@ -11,7 +11,7 @@
 
 namespace tangram::cli {
 
-/// Two rows a rank: what it computes, and below it what travels to it and what it sends back. Colours are stages
+/// Two rows a rank: what it computes, and below it what moves to it and what it sends back. Colours are stages
 /// (chunks of heads, steps of a ring). The 16 slowest ranks; says how many are left out.
 std::string svg_timeline(const std::vector<TimelineEvent>& events, const std::string& title);
 

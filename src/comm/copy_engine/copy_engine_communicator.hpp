@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// CopyEngineCommunicator: rows travel as pushes of copy engines into the peers' memory, each followed by a flag.
+// CopyEngineCommunicator: rows move as pushes of copy engines into the peers' memory, each followed by a flag.
 // Protocol and orderings: docs/design/comm_gpu.md.
 #pragma once
 

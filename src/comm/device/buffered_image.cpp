@@ -60,9 +60,9 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
   check_size("stretches", spec.stretches);
   check_size("user_bytes", spec.user_bytes);
   require(!spec.recv_buffers.empty() && spec.recv_buffers.size() < kMaxSources && spec.returns.size() <= 4,
-          "BufferedPass: needs one to three landing tensors and at most four that come back (got {} and {})",
+          "BufferedPass: needs one to three receive buffers and at most four that come back (got {} and {})",
           spec.recv_buffers.size(), spec.returns.size());
-  for (const RecvTensor& tensor : spec.recv_buffers) check_size("rows of landing tensors", tensor.rows);
+  for (const RecvTensor& tensor : spec.recv_buffers) check_size("rows of receive buffers", tensor.rows);
   for (const ReturnTensor& tensor : spec.returns) {
     require(tensor.owned_rows == spec.own_rows, "BufferedPass: gradients must have the own rows, {} (got {})",
             spec.own_rows, tensor.owned_rows);

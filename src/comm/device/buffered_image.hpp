@@ -39,7 +39,7 @@ class BufferedImage {
   /// Throws InvalidArgument, naming what is too much, unless the tables fit.
   void check(const BufferedTables& tables) const;
 
-  /// Writes tables that were checked to `to`, of bytes(), aligned to 256. `tensor_offsets`: where the landing tensors
+  /// Writes tables that were checked to `to`, of bytes(), aligned to 256. `tensor_offsets`: where the receive buffers
   /// begin in a slot, on all ranks alike. Returns how many bytes the image has.
   size_t write(std::byte* to, const BufferedTables& tables, uint32_t tag, const std::vector<int64_t>& tensor_offsets,
                const std::function<void(std::byte*)>& write_user) const;
@@ -69,7 +69,7 @@ class BufferedImage {
 
   const Caller caller_;
   const BufferedPassSpec spec_;
-  std::vector<int64_t> row_bytes_;  // of the landing tensors
+  std::vector<int64_t> row_bytes_;  // of the receive buffers
   int max_own_chunks_ = 0, max_sent_chunks_ = 0;
   size_t user_ = 0, merge_begin_ = 0, merge_before_ = 0, merge_rows_ = 0, merge_entries_ = 0, chunks_ = 0;
   size_t bytes_ = 0;

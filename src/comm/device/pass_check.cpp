@@ -54,22 +54,22 @@ void check_own(int size, const DevicePassSpec& spec) {
             "prepare_pass '{}': credited must be casts in ascending order, not the first (got {} of {})", label, stage,
             spec.casts.size());
   }
-  require(spec.casts.empty() || !spec.recv_buffers.empty(), "prepare_pass '{}': casts need landing tensors", label);
+  require(spec.casts.empty() || !spec.recv_buffers.empty(), "prepare_pass '{}': casts need receive buffers", label);
   require(spec.reduces.empty() || !spec.returns.empty(), "prepare_pass '{}': reduces need return tensors", label);
   require(spec.num_slots >= 1 && spec.num_slots <= kMaxSlots && spec.num_return_slots >= 1 &&
               spec.num_return_slots <= kMaxSlots,
           "prepare_pass '{}': num_slots and num_return_slots must lie in [1, {}] (got {} and {})", label, kMaxSlots,
           spec.num_slots, spec.num_return_slots);
   for (const RecvTensor& tensor : spec.recv_buffers) {
-    check_row(label, "a landing tensor", tensor.heads, tensor.dim, tensor.dtype);
+    check_row(label, "a receive buffer", tensor.heads, tensor.dim, tensor.dtype);
     require(tensor.rows >= 0 && tensor.rows == spec.recv_buffers[0].rows,
-            "prepare_pass '{}': landing tensors must have equally many rows (got {} and {})", label, tensor.rows,
+            "prepare_pass '{}': receive buffers must have equally many rows (got {} and {})", label, tensor.rows,
             spec.recv_buffers[0].rows);
   }
   for (const LocalKvRange& rows : spec.own_rows) {
     require(!spec.recv_buffers.empty() && rows.row >= 0 && rows.keys.begin >= 0 && rows.keys.begin <= rows.keys.end &&
                 rows.keys.end <= spec.recv_buffers[0].rows,
-            "prepare_pass '{}': own_rows must be rows of the landing tensors (got [{}, {}) from row {} on)", label,
+            "prepare_pass '{}': own_rows must be rows of the receive buffers (got [{}, {}) from row {} on)", label,
             rows.keys.begin, rows.keys.end, rows.row);
   }
   for (const ReturnTensor& tensor : spec.returns) {

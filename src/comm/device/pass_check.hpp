@@ -22,13 +22,13 @@ void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int land
 void require_valid(int size, const DevicePassSpec& spec);
 
 /// The pass of type `Pass` whose landing buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
-/// every rank when that is not a pass of `group` with equal landing tensors.
+/// every rank when that is not a pass of `group` with equal receive buffers.
 template <class Pass, class Group>
 const Pass* pass_that_shares_landing(Communicator& control, const DevicePassSpec& spec, const Group& group) {
   const auto* shared = dynamic_cast<const Pass*>(spec.recv_buffers_of.get());
   if (spec.recv_buffers_of != nullptr && (shared == nullptr || !shared->shares_landing(group, spec.recv_buffers))) {
     const std::string reason =
-        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal landing tensors",
+        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal receive buffers",
                     spec.label);
     control.refuse(reason);
     require(false, "{}", reason);

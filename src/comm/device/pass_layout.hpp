@@ -44,7 +44,7 @@ struct MergeTable {
 /// is added on arrival: the owner merges the stretches in rank order at the end, so that results are reproducible.
 struct PassLayout {
   /// By stage: to whom, in the order rank + 1, rank + 2, ..., so that no rank is everybody's first; from rows of the
-  /// source to rows of the peer's landing tensor.
+  /// source to rows of the peer's receive buffer.
   std::vector<std::vector<PeerPieces>> casts;
   /// By stage: from whom rows come, in the order of their arrival (rank - 1, rank - 2, ...).
   std::vector<std::vector<int>> cast_sources;

@@ -43,7 +43,7 @@ std::vector<int64_t> return_row_bytes(const DevicePassSpec& spec) {
 }
 
 void check_sources(const DevicePassSpec& spec, std::span<const ConstTensorView> sources, int64_t min_rows) {
-  require(sources.size() == spec.recv_buffers.size(), "cast '{}': needs one source per landing tensor (got {} for {})",
+  require(sources.size() == spec.recv_buffers.size(), "cast '{}': needs one source per receive buffer (got {} for {})",
           spec.label, sources.size(), spec.recv_buffers.size());
   for (size_t t = 0; t < sources.size(); ++t) {
     const RecvTensor& shape = spec.recv_buffers[t];

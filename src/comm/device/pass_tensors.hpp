@@ -12,9 +12,9 @@
 
 namespace tangram::comm {
 
-/// Bytes of a row of each landing tensor.
+/// Bytes of a row of each receive buffer.
 std::vector<int64_t> recv_row_bytes(const DevicePassSpec& spec);
-/// Bytes of a row of each return tensor as it travels.
+/// Bytes of a row of each return tensor as it moves.
 std::vector<int64_t> return_row_bytes(const DevicePassSpec& spec);
 
 // Each throws InvalidArgument naming what does not fit.

@@ -67,7 +67,7 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
   if (spec.recv_buffers_of != nullptr &&
       (shared == nullptr || !shared->shares_landing(*levels_.work, spec.recv_buffers))) {
     const std::string reason =
-        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal landing tensors",
+        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal receive buffers",
                     spec.label);
     world_.refuse(reason);
     require(false, "{}", reason);

@@ -257,7 +257,7 @@ void NodePass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
 void NodePass::close(void* stream) {
   epoch_.end();
   if (specs_.num_hops == 0) return;
-  // What was handed on reads the relay buffer and writes the landing tensors.
+  // What was handed on reads the relay buffer and writes the receive buffers.
   for (const auto& mark : handed_on_) mark->wait(stream);
 }
 

@@ -25,7 +25,7 @@ struct NodeSpecs {
   DevicePassSpec across;  // without stages on a single node
   int64_t cast_relay_rows = 0;
   int64_t return_relay_rows = 0;
-  /// By between-stage: rows of the relay buffer that this rank needs or adds to itself; `target` in its landing tensors
+  /// By between-stage: rows of the relay buffer that this rank needs or adds to itself; `target` in its receive buffers
   /// or partial rows.
   std::vector<std::vector<RelayedRows>> own_casts;
   std::vector<std::vector<RelayedRows>> own_returns;

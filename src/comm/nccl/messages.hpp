@@ -41,7 +41,7 @@ struct StageMessages {
 /// more it moves one packed message.
 inline constexpr size_t kMaxDirectPieces = 4;
 
-/// The casts of one rank by stage. Receiving tensors are the landing tensors.
+/// The casts of one rank by stage. Receiving tensors are the receive buffers.
 std::vector<StageMessages> cast_messages(Caller caller, const DevicePassSpec& spec);
 
 /// The reduces by stage: a message for each tensor and pair. Receiving tensors are those of the return area, in which

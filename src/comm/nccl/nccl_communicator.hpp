@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// NcclCommunicator: rows travel as grouped sends and receives of NCCL. The portable path, and the reference for others.
+// NcclCommunicator: rows move as grouped sends and receives of NCCL. The portable path, and the reference for others.
 #pragma once
 
 #include <memory>

@@ -51,7 +51,7 @@ std::vector<RankTime> time_of(const GridPass& pass, ClockTrace* trace = nullptr)
 struct SubRingSeconds {
   double attend_s = 0;
   double next_s = 0;   ///< of the next step's rows, which come meanwhile
-  double grads_s = 0;  ///< of gradients that travel once it has computed, beside the next step
+  double grads_s = 0;  ///< of gradients that move once it has computed, beside the next step
 };
 /// `steps`: [ranks][steps].
 std::vector<RankTime> time_of(const std::vector<std::vector<SubRingSeconds>>& steps, bool backward, bool hides,

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How HybridCP deals documents. The longest come first; each goes to the smallest sub-group whose ranks may hold it, of
-// those to the one with the least work, as Megatron Core's hybrid context parallelism does (BalancedCPScheduler). What
-// is ours: every rank gets equally many rows, so a document that finds no room goes to a larger group, and the last
-// ones are cut to fill what is left.
+// How HybridCP assigns documents. The longest come first; each goes to the smallest sub-group whose ranks may hold it,
+// of those to the one with the least work, as Megatron Core's hybrid context parallelism does (BalancedCPScheduler).
+// What is ours: every rank gets equally many rows, so a document that finds no room goes to a larger group, and the
+// last ones are cut to fill what is left.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -237,7 +237,7 @@ std::vector<std::pair<int, int64_t>> zigzag_runs(const Placement& placement, siz
 }
 
 std::vector<OwnedRun> Dealer::runs(const std::vector<Placement>& placements, size_t axis) const {
-  std::vector<std::pair<Range, int>> dealt;  // units and their owners
+  std::vector<std::pair<Range, int>> assigned;  // units and their owners
   std::vector<int64_t> free(static_cast<size_t>(config_.cp_size), units_[axis] / config_.cp_size);
   for (size_t d = 0; d < placements.size(); ++d) {
     const auto shares = zigzag_runs(placements[d], axis);
@@ -247,14 +247,14 @@ std::vector<OwnedRun> Dealer::runs(const std::vector<Placement>& placements, siz
       while (!rest.empty()) {
         for (; given == share->second; ++share) given = 0;
         const int64_t count = std::min(rest.size(), share->second - given);
-        dealt.push_back({{rest.begin, rest.begin + count}, share->first});
+        assigned.push_back({{rest.begin, rest.begin + count}, share->first});
         free[static_cast<size_t>(share->first)] -= count;
         given += count;
         rest.begin += count;
       }
     }
   }
-  std::sort(dealt.begin(), dealt.end());
+  std::sort(assigned.begin(), assigned.end());
   std::vector<OwnedRun> result;
   std::vector<int64_t> next_row(static_cast<size_t>(config_.cp_size));
   const auto give = [&](const Range& units, int owner) {
@@ -275,7 +275,7 @@ std::vector<OwnedRun> Dealer::runs(const std::vector<Placement>& placements, siz
       begin += count;
     }
   };
-  for (const auto& [units, owner] : dealt) {
+  for (const auto& [units, owner] : assigned) {
     fill_until(units.begin);
     give(units, owner);
     begin = units.end;
@@ -296,7 +296,7 @@ int64_t unit_of(const DistAttnConfig& config) { return std::max<int64_t>(1, conf
 
 AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config) {
   require(config.dispatch.algorithm == DispatchAlgorithm::kAuto,
-          "make_plan: hybrid_cp deals rows by documents (got dispatch.algorithm={})",
+          "make_plan: hybrid_cp assigns rows by documents (got dispatch.algorithm={})",
           to_string(config.dispatch.algorithm));
   const std::vector<MaskDocument> documents = find_documents(mask, unit_of(config));
   Dealer dealer(mask, config, unit_of(config), documents);

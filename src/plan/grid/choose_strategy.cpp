@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kFunction = "make_plan";
 
 // Visible cells between the queries of one rank and the keys of another. Row groups are ranks that are neighbours, and
-// all shapes deal rows alike, so that the areas of every shape are sums of these.
+// all shapes assign rows alike, so that the areas of every shape are sums of these.
 class RankAreas {
  public:
   RankAreas(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch)
@@ -79,7 +79,7 @@ struct Comparison {
     tried.strategy = strategy;
     const GridShape shape = grid_shape(tried, kFunction);
     if (shape.row_move == RowMove::kSubRings) return predict_documents(tried, strategy);
-    if (q_dispatch == nullptr) {  // throws where a length cannot be dealt as the strategy does
+    if (q_dispatch == nullptr) {  // throws where a length cannot be assigned as the strategy does
       grid_dispatch(tried, shape, mask.seqlen_q(), kFunction);
       grid_dispatch(tried, shape, mask.seqlen_k(), kFunction);
     }

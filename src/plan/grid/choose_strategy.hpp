@@ -13,7 +13,7 @@
 namespace tangram {
 
 /// The best layout of every strategy of a grid, in the order of `Strategy`, with its predicted times or why it cannot
-/// run. Over these dispatches where they are given (both or none), else over those that each strategy deals.
+/// run. Over these dispatches where they are given (both or none), else over those that each strategy assigns.
 std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnConfig& config,
                                                const Dispatch* q_dispatch = nullptr,
                                                const Dispatch* k_dispatch = nullptr);

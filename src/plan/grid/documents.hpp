@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Documents: the parts of a mask that nothing connects, and how HybridCP deals them to sub-groups of ranks.
+// Documents: the parts of a mask that nothing connects, and how HybridCP assigns them to sub-groups of ranks.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ struct AssignedRows {
   std::vector<OwnedRun> k;    ///< equal to q in self-attention
   int64_t document_rows = 0;  ///< up to which a document stays whole: given, or chosen
 };
-/// Deals documents to sub-groups by their length: a short one whole to a rank, longer ones zigzag over the ranks of a
+/// Assigns documents to sub-groups by their length: a short one whole to a rank, longer ones zigzag over the ranks of a
 /// group. See docs/design/strategies.md, "HybridCP". Throws InvalidArgument, as a function of make_plan, where the
-/// configuration names another way to deal rows.
+/// configuration names another way to assign rows.
 AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config);
 /// The same as the dispatches of queries and keys.
 std::pair<Dispatch, Dispatch> assign_documents(const Mask& mask, const DistAttnConfig& config);

@@ -151,7 +151,7 @@ Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int
   const DispatchAlgorithm wanted = config.dispatch.algorithm;
   require(wanted == DispatchAlgorithm::kAuto || wanted == DispatchAlgorithm::kSequential ||
               wanted == DispatchAlgorithm::kZigzag,
-          "{}: {} deals rows sequential or zigzag (got dispatch.algorithm={})", function,
+          "{}: {} assigns rows sequential or zigzag (got dispatch.algorithm={})", function,
           to_string(config.strategy.name), to_string(wanted));
   const int64_t num_ranks = config.cp_size;
   const bool can_halve = seqlen % (2 * num_ranks) == 0;

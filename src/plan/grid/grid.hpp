@@ -11,15 +11,15 @@
 
 namespace tangram {
 
-/// Rows as the strategy deals them: in sequence order, or where there are several row groups zigzag over these.
+/// Rows as the strategy assigns them: in sequence order, or where there are several row groups zigzag over these.
 /// `config.dispatch.algorithm` may ask for either.
 Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function);
 
 /// Fills `grid`, `ranks` and `predicted` of a plan that has mask, config and dispatches.
 void build_grid(Plan& plan, const GridShape& shape, const char* function);
 
-/// The steps of each rank where documents travel round rings of sub-groups, and the documents by size of sub-group. A
-/// document's sub-group is the smallest that holds its rows, whoever dealt these.
+/// The steps of each rank where documents move round rings of sub-groups, and the documents by size of sub-group. A
+/// document's sub-group is the smallest that holds its rows, whoever assigned these.
 void build_sub_rings(Plan& plan);
 
 /// As `head_chunks_of` in grid_cost.hpp, for a plan that has its steps.

@@ -17,7 +17,7 @@ struct RowBytes {
   int64_t dq = 0;
   int64_t kv = 0;
   int64_t dkv = 0;       // as the head exchange returns them
-  int64_t ring_dkv = 0;  // as they travel between row groups
+  int64_t ring_dkv = 0;  // as they move between row groups
 };
 
 RowBytes row_bytes(const GridSizes& sizes, const GridCall& call, int64_t heads_q, int64_t heads_kv) {

@@ -89,7 +89,7 @@ std::vector<double> attend_seconds(const GridWork& work, AttnPass pass) {
   return seconds;
 }
 
-// What travels between row groups.
+// What moves between row groups.
 void set_rows(const GridSizes& sizes, GridPass& grid) {
   const GridShape& shape = sizes.shape;
   if (shape.row_groups == 1) return;

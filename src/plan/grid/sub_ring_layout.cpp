@@ -17,7 +17,7 @@ void for_each_owned_piece(const std::vector<Range>& rows, const std::vector<Owne
   }
 }
 
-// Where keys lie in their shards, and what travels. Keys of a shard come in its order.
+// Where keys lie in their shards, and what moves. Keys of a shard come in its order.
 void fill_parts(SubRingLayout& layout, const std::vector<OwnedRun>& k_runs) {
   auto run = k_runs.begin();
   for (SubRingKeys& keys : layout.keys) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridCP before there are exchanges and slices: which documents share which ring, how many rows travel in each, and
+// HybridCP before there are exchanges and slices: which documents share which ring, how many rows move in each, and
 // the work of every step. All that a prediction needs, without a whole plan.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace tangram {
 
-/// K/V rows of one shard that travel together.
+/// K/V rows of one shard that move together.
 struct SubRingPart {
   int64_t rows = 0;
   std::vector<Range> ranges;  ///< of the shard, sorted, not touching each other
@@ -27,14 +27,14 @@ struct SubRingKeys {
   int owner = 0;
   size_t level = 0;
   int64_t row = 0;       ///< in the owner's shard
-  int64_t part_row = 0;  ///< among what travels with it
+  int64_t part_row = 0;  ///< among what moves with it
 };
 
 struct SubRingLayout {
   std::vector<int> sizes;                       ///< sub_group_sizes; a level is a place in it
   std::vector<size_t> level_of_document;        ///< of the smallest sub-group that holds its rows
   std::vector<SubGroupLevel> levels;            ///< those that documents share
-  std::vector<std::vector<SubRingPart>> parts;  ///< [level][owner]; nothing travels at level 0
+  std::vector<std::vector<SubRingPart>> parts;  ///< [level][owner]; nothing moves at level 0
   std::vector<SubRingKeys> keys;                ///< of all documents, sorted by row
 
   /// As many as the largest sub-group in use has ranks.

@@ -235,7 +235,7 @@ class Search {
 
 // Turns a list sorted by weight into one whose halves, and theirs, and so on, weigh about the same: both halves get
 // members in the order 1 2 2 1 1 2 2 1.
-void deal_in_halves(std::vector<int>::iterator begin, std::vector<int>::iterator end) {
+void assign_in_halves(std::vector<int>::iterator begin, std::vector<int>::iterator end) {
   const int64_t size = end - begin, half = size / 2;
   if (size <= 2) return;
   std::vector<int> first, second;
@@ -246,8 +246,8 @@ void deal_in_halves(std::vector<int>::iterator begin, std::vector<int>::iterator
   }
   std::copy(first.begin(), first.end(), begin);
   std::copy(second.begin(), second.end(), begin + half);
-  deal_in_halves(begin, begin + half);
-  deal_in_halves(begin + half, end);
+  assign_in_halves(begin, begin + half);
+  assign_in_halves(begin + half, end);
 }
 
 }  // namespace
@@ -288,7 +288,7 @@ std::vector<std::vector<int>> cluster_orders(const RowWork& work) {
   std::stable_sort(balanced.begin(), balanced.end(), [&](int a, int b) {
     return work.areas[static_cast<size_t>(a)] > work.areas[static_cast<size_t>(b)];
   });
-  deal_in_halves(balanced.begin(), balanced.end());
+  assign_in_halves(balanced.begin(), balanced.end());
   return {natural, balanced};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Our own way to deal out work: ranks form clusters that share their queries, split by heads and then by keys.
+// Our own way to shard work: ranks form clusters that share their queries, split by heads and then by keys.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct RowWork {
 RowWork row_work(const Plan& plan, const PlanRuns& runs);
 
 /// Orders of the ranks in which neighbours may form clusters: as they are, and unless they already weigh about the
-/// same, dealt so that halves, quarters, ... do.
+/// same, assigned so that halves, quarters, ... do.
 std::vector<std::vector<int>> cluster_orders(const RowWork& work);
 
 /// The clusters with the least cost among those that halve `order` again and again. Heads are split as far as

@@ -24,7 +24,7 @@ void validate(std::span<const Mask> masks, const char* function) {
 }
 
 // Work of one group to ranks.
-enum class Deal { kByQueries, kByKeys, kWholeGroups };
+enum class Assign { kByQueries, kByKeys, kWholeGroups };
 
 // Whole groups go to ranks where there are as many or more; the ranks that share one take its queries by their owners.
 RankWork whole_group(const Mask& mask, const PlanRuns& runs, int group, int head_groups, int cp_size) {
@@ -37,14 +37,14 @@ RankWork whole_group(const Mask& mask, const PlanRuns& runs, int group, int head
   return work;
 }
 
-RankWork work_of(std::span<const Mask> masks, const PlanRuns& runs, int cp_size, Deal deal) {
+RankWork work_of(std::span<const Mask> masks, const PlanRuns& runs, int cp_size, Assign assign) {
   RankWork work(static_cast<size_t>(cp_size));
   const int groups = static_cast<int>(masks.size());
   for (int g = 0; g < groups; ++g) {
     const Mask& mask = masks[static_cast<size_t>(g)];
-    const RankWork of_group = deal == Deal::kByQueries ? work_by_queries(mask, runs, cp_size)
-                              : deal == Deal::kByKeys  ? work_by_keys(mask, runs, cp_size)
-                                                       : whole_group(mask, runs, g, groups, cp_size);
+    const RankWork of_group = assign == Assign::kByQueries ? work_by_queries(mask, runs, cp_size)
+                              : assign == Assign::kByKeys  ? work_by_keys(mask, runs, cp_size)
+                                                           : whole_group(mask, runs, g, groups, cp_size);
     for (size_t r = 0; r < work.size(); ++r) {
       for (const AttnSlice& slice : of_group[r]) {
         work[r].push_back(shifted(slice, g * mask.seqlen_q(), g * mask.seqlen_k()));
@@ -81,8 +81,8 @@ Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config) {
   DistAttnConfig of_rows = config;
   of_rows.movement = {};
   of_rows.strategy = {};
-  const Plan dealt = make_plan(*largest, of_rows);
-  return make_plan(masks, config, dealt.q_dispatch, dealt.k_dispatch);
+  const Plan assigned = make_plan(*largest, of_rows);
+  return make_plan(masks, config, assigned.q_dispatch, assigned.k_dispatch);
 }
 
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const Dispatch& q_dispatch,
@@ -113,14 +113,14 @@ Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const 
   plan.k_dispatch = k_dispatch;
 
   const PlanRuns runs = runs_of(plan);
-  std::vector<Deal> deals;
-  if (algorithm != Movement::kQo) deals.push_back(Deal::kByQueries);
-  if (algorithm != Movement::kKv) deals.push_back(Deal::kByKeys);
+  std::vector<Assign> assigns;
+  if (algorithm != Movement::kQo) assigns.push_back(Assign::kByQueries);
+  if (algorithm != Movement::kKv) assigns.push_back(Assign::kByKeys);
   const bool fits = groups % config.cp_size == 0 || config.cp_size % groups == 0;
-  if (algorithm == Movement::kAuto && fits) deals.push_back(Deal::kWholeGroups);
+  if (algorithm == Movement::kAuto && fits) assigns.push_back(Assign::kWholeGroups);
   std::vector<MovementCandidate> candidates;
-  for (const Deal deal : deals) {
-    candidates.push_back(build_both(plan, runs, work_of(masks, runs, config.cp_size, deal), groups));
+  for (const Assign assign : assigns) {
+    candidates.push_back(build_both(plan, runs, work_of(masks, runs, config.cp_size, assign), groups));
   }
   adopt(plan, best_of_each_pass(std::move(candidates)));
   for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// From work dealt to ranks to the tables of a MovementPlan.
+// From work assigned to ranks to the tables of a MovementPlan.
 #pragma once
 
 #include <vector>

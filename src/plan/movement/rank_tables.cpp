@@ -173,7 +173,7 @@ struct Stripe {
 };
 
 // Own slices, in shard rows and buffer rows, to the stages of the keys that they see.
-void deal_own(MovementRank& rank, const std::vector<AttnSlice>& own) {
+void assign_own(MovementRank& rank, const std::vector<AttnSlice>& own) {
   std::vector<Stripe> stripes;
   for (const RowSegment& segment : rank.kv_segments) {
     const int64_t end = segment.row + segment.global.size();
@@ -220,7 +220,7 @@ MovementRank rank_tables(std::vector<AttnSlice> slices, int self, const std::vec
   }
   rank.stages.resize(static_cast<size_t>(num_stages) + 1);
   move_keys_to_buffer(own, keys);
-  deal_own(rank, own);
+  assign_own(rank, own);
   for (size_t s = 0; s < moved_by_stage.size(); ++s) {
     move_keys_to_buffer(moved_by_stage[s], keys);
     rank.stages[s + 1].moved_slices = merge_touching(std::move(moved_by_stage[s]));

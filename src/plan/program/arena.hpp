@@ -11,10 +11,10 @@
 
 namespace tangram {
 
-/// NOTE [arena]: all regions of kArena lie in one landing tensor of a DevicePass, in rows of kArenaUnit bytes, which is
+/// NOTE [arena]: all regions of kArena lie in one receive buffer of a DevicePass, in rows of kArenaUnit bytes, which is
 /// also the source of every cast. Offsets are alike on all ranks, so tables need no exchange. Nothing in it is used
 /// twice in a pass: what one rank still reads is never overwritten by another.
-/// Where K/V alone move, each region is a landing tensor of its own, as long as the rank needs it: casts bring rows of
+/// Where K/V alone move, each region is a receive buffer of its own, as long as the rank needs it: casts bring rows of
 /// the caller's K and V, all by one exchange.
 inline constexpr int64_t kArenaUnit = 16;
 
@@ -32,7 +32,7 @@ struct ArenaLayout {
   std::vector<Stage> stages;
   std::vector<Exchange> casts;  ///< by stage; within one arena in its units on both sides, ascending
   std::vector<Exchange> returns;
-  std::vector<int> recv_buffers;  ///< regions that are landing tensors of their own; none: one arena
+  std::vector<int> recv_buffers;  ///< regions that are receive buffers of their own; none: one arena
 };
 
 /// Regions one after the other, aligned to 256 bytes. Rows of all items must be multiples of kArenaUnit bytes.

@@ -50,7 +50,7 @@ struct CallShape {
 
 /// Calls of attention beside the transfers of keys.
 enum class KeyCalls {
-  kByStage,     ///< one a stage; rows of later stages travel meanwhile
+  kByStage,     ///< one a stage; rows of later stages move meanwhile
   kOnce,        ///< one, once all keys are there
   kAsTheyCome,  ///< one, which waits for each key where it needs it
 };
@@ -61,7 +61,7 @@ struct ProgramTarget {
   bool sends_from_anywhere = false;
   /// For how many chunks of heads operands are sent for while another one computes; 0: for all at once, so that the
   /// link is never idle between them, and what is copied together for later chunks is so while those of the first
-  /// travel.
+  /// move.
   int chunks_ahead = 0;
   /// Parts of a cast of one float a row and head are filled up to multiples of so many.
   int64_t float_unit = 4;
@@ -76,10 +76,10 @@ struct ProgramTarget {
   /// Calls can read own keys where they lie, in stretches that are longer than two borders, of which only the borders
   /// are copied. Negative: they can not.
   int64_t stretch_border = -1;
-  /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they travel.
+  /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they move.
   bool stores_at_owners = false;
 };
-/// What the host's runner wants. The operands of the next chunk of heads travel while one computes; more would only
+/// What the host's runner wants. The operands of the next chunk of heads move while one computes; more would only
 /// take memory.
 inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
 

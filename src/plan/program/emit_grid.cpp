@@ -3,7 +3,7 @@
 
 // Both passes of a plan with a grid: heads are exchanged chunk by chunk, rows attend in between.
 //
-// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 travel (HCMS,
+// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 move (HCMS,
 // arXiv 2607.01817; with one chunk, Ulysses). Every head is computed by one call over the same rows and keys however
 // heads are cut, so results do not depend on the chunks.
 #include <algorithm>
@@ -52,7 +52,7 @@ class PassWriter {
  private:
   const HeadConfig& heads() const { return rank_.plan.config.heads; }
   bool by_heads() const { return rank_.grid().ulysses_degree > 1; }
-  /// Sinks of single rows, which travel with heads.
+  /// Sinks of single rows, which move with heads.
   int64_t num_row_sinks() const { return call_.sink_layout == SinkLayout::kSsh ? call_.seqlen_sink : 0; }
   bool wants_dsink() const { return call_.seqlen_sink > 0 && call_.wants_dsink; }
   void make_chunks();

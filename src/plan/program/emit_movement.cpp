@@ -94,7 +94,7 @@ Program MovementWriter::forward() {
 }
 
 Program MovementWriter::backward(bool kept) {
-  const DType travel = plan_.config.reduce_dtype;
+  const DType move = plan_.config.reduce_dtype;
   const int64_t own_rows = groups_ * given_.q.rows;
   begin(kept, !kept);
   if (!kept) make_keys();
@@ -121,27 +121,27 @@ Program MovementWriter::backward(bool kept) {
 
   const TensorRef own_dq = sum_of(given_.dq, call_.dq);
   TensorRef fetched_dq, sent_dq, dq_of_others;
-  if (travel == DType::kFloat32) {
-    fetched_dq = sent_dq = sendable(travel, fetched_rows(), given_.dq);
+  if (move == DType::kFloat32) {
+    fetched_dq = sent_dq = sendable(move, fetched_rows(), given_.dq);
   } else {
     fetched_dq = work(DType::kFloat32, rank_.remote_q_rows, given_.dq);
-    sent_dq = sendable(travel, fetched_rows(), given_.dq);
+    sent_dq = sendable(move, fetched_rows(), given_.dq);
   }
   if (on_stream()) {
-    dq_of_others = arena(travel, recv_buffers_.most_rows, given_.dq);
+    dq_of_others = arena(move, recv_buffers_.most_rows, given_.dq);
   } else {
-    dq_of_others = work(travel, lends_q_ ? own_rows : 0, given_.dq);
+    dq_of_others = work(move, lends_q_ ? own_rows : 0, given_.dq);
     if (lends_q_) writer_.zero(dq_of_others);
   }
   const auto key_gradients = [&]() -> KeyGradients {
     const int64_t shard_rows = groups_ * given_.keys.k.rows;
     if (!on_stream()) {
-      return {writer_, layout_, key_heads_, travel, moves_kv_, lends_kv_ ? shard_rows : 0};
+      return {writer_, layout_, key_heads_, move, moves_kv_, lends_kv_ ? shard_rows : 0};
     }
     return {writer_,
             layout_,
             key_heads_,
-            travel,
+            move,
             moves_kv_,
             recv_buffer_rows(pass_, self_, &MovementStage::kv, shard_rows),
             arena_rows([](const MovementRank& rank) { return rank.kv_rows; })};

@@ -21,7 +21,7 @@ std::vector<ProgramMask> grid_masks(const Plan& plan, int rank);
 Program grid_forward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
 Program grid_backward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept);
 
-// Plans in which queries travel as well as keys: every rank computes what the plan gives it, for rows of its own and of
+// Plans in which queries move as well as keys: every rank computes what the plan gives it, for rows of its own and of
 // others, and the owner of a row puts its parts together. Masks as of K/V plans. With CallShape::keeps the first three
 // regions hold the fetched q, and the K and V buffers.
 //

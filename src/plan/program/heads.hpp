@@ -26,7 +26,7 @@ class HeadMoves {
   int first_head() const { return first_head_of(member_); }
   bool shares_heads() const { return num_heads_ < head_ranks_; }
 
-  /// Copies what other ranks need of a chunk of heads of `shard`, whose rows travel in `all`'s dtype, to where it is
+  /// Copies what other ranks need of a chunk of heads of `shard`, whose rows move in `all`'s dtype, to where it is
   /// sent from, and the own rows into `all`, `[group rows, chunk.count, dim]`: all appended to `copies`.
   GroupCastTensor pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
                        std::vector<RowSumOp>& copies) const;
@@ -37,7 +37,7 @@ class HeadMoves {
   void unpack(ProgramWriter& writer, const TensorRef& all, const TensorRef& landed, HeadRange chunk,
               const TensorRef& shard, std::vector<RowSumOp>& copies) const;
 
-  /// The same for one float32 value a row and head: a part for each rank travels, filled up to whole units. `landed`
+  /// The same for one float32 value a row and head: a part for each rank moves, filled up to whole units. `landed`
   /// gets the parts, from which `unpack_floats` makes rows of the group.
   GroupCastTensor pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, TensorRef& landed) const;
   void unpack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, const TensorRef& landed,

@@ -25,10 +25,9 @@ std::optional<Range> whole_shard(const std::vector<LocalKvRange>& own, int64_t s
 /// Whether one call may store rows at their owners: as places say it (DkvScatterMap), and transports take it.
 bool can_store(const Plan& plan, const ProgramTarget& target) {
   const int64_t most_rows = plan.k_dispatch.rows_per_rank() * plan.cp_size();  // that come back to an owner
-  const DType travel = plan.config.reduce_dtype;
+  const DType move = plan.config.reduce_dtype;
   return target.stores_at_owners && target.backward_calls == KeyCalls::kAsTheyCome &&
-         (travel == DType::kFloat32 || travel == plan.config.heads.dtype) &&
-         most_rows <= int64_t{1} << kGradientRowBits;
+         (move == DType::kFloat32 || move == plan.config.heads.dtype) && most_rows <= int64_t{1} << kGradientRowBits;
 }
 
 }  // namespace
@@ -47,20 +46,20 @@ KeyReturns::KeyReturns(ProgramWriter& writer, const Plan& plan, int rank, const 
     computed_ = results_;
     return;
   }
-  const DType travel = plan.config.reduce_dtype;
+  const DType move = plan.config.reduce_dtype;
   stores_ = moves_ && can_store(plan, writer.target());
   if (stores_) {
-    computed_ = {writer.stored(travel, rank_.kv_rows, shard_.k.heads, shard_.k.dim),
-                 writer.stored(travel, rank_.kv_rows, shard_.v.heads, shard_.v.dim)};
-    own_part_ = work_pair(writer, travel, shard_rows, shard_);
+    computed_ = {writer.stored(move, rank_.kv_rows, shard_.k.heads, shard_.k.dim),
+                 writer.stored(move, rank_.kv_rows, shard_.v.heads, shard_.v.dim)};
+    own_part_ = work_pair(writer, move, shard_rows, shard_);
     store_rows();
   } else {
     computed_ = work_pair(writer, DType::kFloat32, rank_.kv_rows, shard_);
     if (moves_) own_part_ = whole ? slice(computed_, *whole) : work_pair(writer, DType::kFloat32, shard_rows, shard_);
   }
   if (moves_) {
-    returned_ = {writer.returned(travel, shard_rows, shard_.k.heads, shard_.k.dim),
-                 writer.returned(travel, shard_rows, shard_.v.heads, shard_.v.dim)};
+    returned_ = {writer.returned(move, shard_rows, shard_.k.heads, shard_.k.dim),
+                 writer.returned(move, shard_rows, shard_.v.heads, shard_.v.dim)};
   }
   if (!several_) return;  // the one call sets all rows
   writer.zero(computed_.k);

@@ -64,26 +64,26 @@ void KeyBuffer::fill(ProgramWriter& writer, const PairRef& shard) {
   writer.sum_rows(std::move(copies));
 }
 
-KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel,
-                           bool moves, int64_t owned_rows)
+KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType move, bool moves,
+                           int64_t owned_rows)
     : layout_(layout), has_owned_(moves && owned_rows > 0) {
   computed_ = sent_ = work_pair(writer, DType::kFloat32, layout.rows, like);
   zero(writer, computed_);
   if (!moves) return;
-  owned_ = work_pair(writer, travel, owned_rows, like);
+  owned_ = work_pair(writer, move, owned_rows, like);
   if (owned_rows > 0) zero(writer, owned_);
-  if (travel != DType::kFloat32) sent_ = work_pair(writer, travel, layout.rows, like);
+  if (move != DType::kFloat32) sent_ = work_pair(writer, move, layout.rows, like);
 }
 
-KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel,
-                           bool moves, RecvBufferRows recv_buffers, int64_t arena_rows)
+KeyGradients::KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType move, bool moves,
+                           RecvBufferRows recv_buffers, int64_t arena_rows)
     : layout_(layout), recv_buffers_(std::move(recv_buffers.casts)), has_owned_(recv_buffers.rows > 0) {
   if (moves) {
-    sent_ = arena_pair(writer, travel, arena_rows, like);
-    owned_ = arena_pair(writer, travel, recv_buffers.most_rows, like);
+    sent_ = arena_pair(writer, move, arena_rows, like);
+    owned_ = arena_pair(writer, move, recv_buffers.most_rows, like);
   }
-  computed_ = moves && travel == DType::kFloat32 ? slice(sent_, {0, layout.rows})
-                                                 : work_pair(writer, DType::kFloat32, layout.rows, like);
+  computed_ = moves && move == DType::kFloat32 ? slice(sent_, {0, layout.rows})
+                                               : work_pair(writer, DType::kFloat32, layout.rows, like);
   zero(writer, computed_);
   if (has_owned_) owned_rows_ = writer.add_lists(std::move(recv_buffers.of_shard_row));
 }

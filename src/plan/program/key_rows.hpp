@@ -65,14 +65,14 @@ class KeyBuffer {
   PairRef rows_, recv_buffers_;
 };
 
-/// Gradients of the rows of a buffer, in float32; those of remote rows travel to their owners in `travel`.
+/// Gradients of the rows of a buffer, in float32; those of remote rows move to their owners in `move`.
 class KeyGradients {
  public:
   /// `moves`: some rank has remote rows, and this one gets gradients for `owned_rows` of its shard, to which casts add.
-  KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel, bool moves,
+  KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType move, bool moves,
                int64_t owned_rows);
   /// For casts that do not add: what comes lands in rows of its own. `arena_rows`: the most rows of a buffer.
-  KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType travel, bool moves,
+  KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType move, bool moves,
                RecvBufferRows recv_buffers, int64_t arena_rows);
 
   const PairRef& computed() const { return computed_; }
@@ -91,7 +91,7 @@ class KeyGradients {
  private:
   const KeyLayout& layout_;
   PairRef computed_;
-  PairRef sent_;                        // the same in `travel`
+  PairRef sent_;                        // the same in `move`
   PairRef owned_;                       // what others have added to gradients of the shard, or where their parts land
   std::vector<Exchange> recv_buffers_;  // by stage, where casts do not add
   RowListsRef owned_rows_;

@@ -224,7 +224,7 @@ struct FinishOp {
 // What the owner of queries does that others compute for; `lse` and `delta` have dim 1. Sinks are those of the heads of
 // the tensors, `stride` values from one to the next.
 
-/// delta = rowsum(dout * out): what travels in place of out.
+/// delta = rowsum(dout * out): what moves in place of out.
 struct DeltaOp {
   TensorRef out, dout, delta;
 };

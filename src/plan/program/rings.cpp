@@ -77,7 +77,7 @@ struct GradRing {
 };
 
 GradRing make_grad_ring(ProgramWriter& writer, const GridRank& rank, const PairRef& made) {
-  const DType travel = rank.plan.config.reduce_dtype;
+  const DType move = rank.plan.config.reduce_dtype;
   const auto& steps = rank.steps();
   const int ring_buffer_steps = writer.target().ring_buffer_steps;
   GradRing ring;
@@ -85,8 +85,8 @@ GradRing make_grad_ring(ProgramWriter& writer, const GridRank& rank, const PairR
     const bool reuses = ring_buffer_steps >= 0;
     const auto blocks = static_cast<size_t>(ring_buffer_steps + 1);
     const bool credited = reuses && s >= blocks;
-    ring.sent.push_back(reuses && s > 0 ? ring.sent[0] : arena_pair(writer, travel, rank.block_rows(), made));
-    ring.come.push_back(credited ? ring.come[s - blocks] : arena_pair(writer, travel, rank.block_rows(), made));
+    ring.sent.push_back(reuses && s > 0 ? ring.sent[0] : arena_pair(writer, move, rank.block_rows(), made));
+    ring.come.push_back(credited ? ring.come[s - blocks] : arena_pair(writer, move, rank.block_rows(), made));
     const auto exchange =
         whole_block(rank.rank_of(steps[s].grad_target), rank.rank_of(steps[s].grad_source), rank.block_rows());
     ring.casts.push_back(add_pair_cast(writer, exchange, ring.sent[s], ring.come[s], "ring dkv",

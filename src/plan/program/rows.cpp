@@ -124,13 +124,13 @@ void sum_groups(ProgramWriter& writer, const GridRank& rank, const TensorRef& ow
 }
 
 void write_gather_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows) {
-  const DType travel = rank.plan.config.reduce_dtype;
+  const DType move = rank.plan.config.reduce_dtype;
   const int64_t all_rows = rank.plan.k_dispatch.seqlen();
   const Gathered gathered = write_gather(writer, rank, rows);
   const PairRef own = work_pair(writer, DType::kFloat32, rank.block_rows(), gathered.own);
-  const PairRef sent = arena_pair(writer, travel, all_rows, gathered.own);
-  const PairRef come = arena_pair(writer, travel, rank.block_rows() * (rank.grid().row_groups - 1), gathered.own);
-  const PairRef made = rank.kernels_write(travel) ? sent : work_pair(writer, DType::kFloat32, all_rows, gathered.own);
+  const PairRef sent = arena_pair(writer, move, all_rows, gathered.own);
+  const PairRef come = arena_pair(writer, move, rank.block_rows() * (rank.grid().row_groups - 1), gathered.own);
+  const PairRef made = rank.kernels_write(move) ? sent : work_pair(writer, DType::kFloat32, all_rows, gathered.own);
 
   const TensorRef dq = sum_for(writer, rows.call.dq, rows.result_dtype);
   write_step_backward(writer, rank, rows, 0, gathered.own, dq, own);

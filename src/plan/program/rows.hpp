@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Attention of the rows of a row group for one chunk of heads, with all of K/V, written as operations: what is left of
-// a step once heads have been exchanged, for each way in which K/V blocks travel between row groups.
+// a step once heads have been exchanged, for each way in which K/V blocks move between row groups.
 #pragma once
 
 #include <functional>

@@ -10,7 +10,7 @@
 
 namespace tangram {
 
-/// Regions, then operations, a line each: what they read and write, what travels. Of many copies the first ones.
+/// Regions, then operations, a line each: what they read and write, what moves. Of many copies the first ones.
 std::string program_text(const Program& program);
 
 }  // namespace tangram

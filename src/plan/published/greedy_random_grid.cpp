@@ -32,9 +32,9 @@ double grid_cost(const JobTable& table, const std::vector<int>& rank_of_job) {
   return (1 + *std::max_element(traffic.begin(), traffic.end())) * *std::max_element(areas.begin(), areas.end());
 }
 
-// Deals the jobs of `open` in their order; all others stay where they are.
-std::vector<int> deal_at_random(const JobTable& table, std::vector<int> rank_of_job, const std::vector<size_t>& open,
-                                std::mt19937& rng) {
+// Assigns the jobs of `open` in their order; all others stay where they are.
+std::vector<int> assign_at_random(const JobTable& table, std::vector<int> rank_of_job, const std::vector<size_t>& open,
+                                  std::mt19937& rng) {
   const size_t cp = static_cast<size_t>(table.cp_size);
   Holders rows(table.q_runs.size(), table.cp_size), columns(table.k_runs.size(), table.cp_size);
   std::vector<double> load(cp, 1);
@@ -109,20 +109,20 @@ std::vector<int> greedy_random_grid(const JobTable& table) {
   const int num_draws = static_cast<int>(std::clamp<size_t>(1000000 / work, 4, 100));
   std::vector<int> best;
   double best_cost = std::numeric_limits<double>::infinity();
-  const auto offer = [&](std::vector<int> dealt) {
-    const double cost = grid_cost(table, dealt);
+  const auto offer = [&](std::vector<int> assigned) {
+    const double cost = grid_cost(table, assigned);
     if (cost >= best_cost) return;
     best_cost = cost;
-    best = std::move(dealt);
+    best = std::move(assigned);
   };
   for (int draw = 0; draw < num_draws; ++draw) {
     shuffle(open, rng);
-    offer(deal_at_random(table, start, open, rng));
+    offer(assign_at_random(table, start, open, rng));
   }
   for (int draw = 0; draw < num_draws; ++draw) {
     shuffle(open, rng);
     const size_t part = open.size() * static_cast<size_t>(num_draws - draw) / static_cast<size_t>(num_draws);
-    offer(deal_at_random(table, best, {open.begin(), open.begin() + static_cast<int64_t>(part)}, rng));
+    offer(assign_at_random(table, best, {open.begin(), open.begin() + static_cast<int64_t>(part)}, rng));
   }
   return best;
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Algorithms that lend runs to ranks under a limit of traffic, and deal the jobs to ranks that have both their runs.
+// Algorithms that lend runs to ranks under a limit of traffic, and assign the jobs to ranks that have both their runs.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -104,12 +104,12 @@ double largest_area(const JobTable& table, const std::vector<int>& rank_of_job) 
 }
 
 // Fewest choices first, then largest first, each to the lightest rank that may have it; a job at home stays there.
-Assignment deal_greedily(const JobTable& table, const Lent& lent) {
-  Assignment dealt;
+Assignment assign_greedily(const JobTable& table, const Lent& lent) {
+  Assignment assigned;
   std::vector<std::vector<int>> allowed;
   for (const Job& job : table.jobs) {
     allowed.push_back(allowed_ranks(table, lent, job));
-    if (allowed.back().empty()) return dealt;
+    if (allowed.back().empty()) return assigned;
   }
   std::vector<size_t> order(table.jobs.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -121,35 +121,35 @@ Assignment deal_greedily(const JobTable& table, const Lent& lent) {
     return *std::min_element(ranks.begin(), ranks.end(),
                              [&](int a, int b) { return load[static_cast<size_t>(a)] < load[static_cast<size_t>(b)]; });
   };
-  dealt.rank_of_job.resize(table.jobs.size());
+  assigned.rank_of_job.resize(table.jobs.size());
   for (const size_t n : order) {
     const Job& job = table.jobs[n];
     const int home = table.q_runs[static_cast<size_t>(job.q_run)].owner;
     const bool at_home = home == table.k_runs[static_cast<size_t>(job.k_run)].owner;
     const bool owner_free = lent.columns.has(job.k_run, home) && load[static_cast<size_t>(home)] < table.mean_area;
     const int rank = at_home || owner_free ? home : lightest(allowed[n]);
-    dealt.rank_of_job[n] = rank;
+    assigned.rank_of_job[n] = rank;
     load[static_cast<size_t>(rank)] += static_cast<double>(job.area);
   }
   for (int turn = 0; turn < 5; ++turn) {
     for (const size_t n : order) {
-      double& from = load[static_cast<size_t>(dealt.rank_of_job[n])];
+      double& from = load[static_cast<size_t>(assigned.rank_of_job[n])];
       if (from <= table.mean_area) continue;
       const int rank = lightest(allowed[n]);
       double& to = load[static_cast<size_t>(rank)];
       if (to + static_cast<double>(table.jobs[n].area) >= from) continue;
       from -= static_cast<double>(table.jobs[n].area);
       to += static_cast<double>(table.jobs[n].area);
-      dealt.rank_of_job[n] = rank;
+      assigned.rank_of_job[n] = rank;
     }
   }
-  dealt.complete = true;
-  dealt.largest_area = largest_area(table, dealt.rank_of_job);
-  return dealt;
+  assigned.complete = true;
+  assigned.largest_area = largest_area(table, assigned.rank_of_job);
+  return assigned;
 }
 
-Assignment deal_by_flow(const JobTable& table, const Lent& lent) {
-  Assignment dealt;
+Assignment assign_by_flow(const JobTable& table, const Lent& lent) {
+  Assignment assigned;
   const size_t num_jobs = table.jobs.size(), cp = static_cast<size_t>(table.cp_size);
   MaxFlow flow(num_jobs + cp + 2);
   const size_t source = num_jobs + cp, sink = source + 1;
@@ -159,7 +159,7 @@ Assignment deal_by_flow(const JobTable& table, const Lent& lent) {
   int64_t total = 0;
   for (size_t n = 0; n < num_jobs; ++n) {
     const std::vector<int> allowed = allowed_ranks(table, lent, table.jobs[n]);
-    if (allowed.empty()) return dealt;
+    if (allowed.empty()) return assigned;
     for (const int rank : allowed) {
       shares[n].emplace_back(rank, flow.add_edge(num_jobs + static_cast<size_t>(rank), n, table.jobs[n].area));
     }
@@ -176,29 +176,29 @@ Assignment deal_by_flow(const JobTable& table, const Lent& lent) {
         rank = candidate;
       }
     }
-    dealt.rank_of_job.push_back(rank);
+    assigned.rank_of_job.push_back(rank);
   }
-  dealt.complete = true;
+  assigned.complete = true;
   // What the flow cannot place would be too much for some rank.
-  dealt.largest_area = reached == total ? table.mean_area : largest_area(table, dealt.rank_of_job);
-  return dealt;
+  assigned.largest_area = reached == total ? table.mean_area : largest_area(table, assigned.rank_of_job);
+  return assigned;
 }
 
-// The least limit of traffic at which `deal` balances within 5 % of the mean, or as well as without a limit.
-template <class Deal>
-std::vector<int> search_limit(const JobTable& table, const Deal& deal) {
+// The least limit of traffic at which `assign` balances within 5 % of the mean, or as well as without a limit.
+template <class Assign>
+std::vector<int> search_limit(const JobTable& table, const Assign& assign) {
   const std::vector<Loan> loans = all_loans(table);
   double high = 1;
   for (const Loan& loan : loans) high += loan.cost;
-  Assignment best = deal(lend_under(table, loans, high));
+  Assignment best = assign(lend_under(table, loans, high));
   const double wanted = std::max(1.05 * table.mean_area, 1.001 * best.largest_area);
   double low = 0;
   for (int turn = 0; turn < 24; ++turn) {
     const double middle = (low + high) / 2;
-    Assignment dealt = deal(lend_under(table, loans, middle));
-    if (dealt.complete && dealt.largest_area <= wanted) {
+    Assignment assigned = assign(lend_under(table, loans, middle));
+    if (assigned.complete && assigned.largest_area <= wanted) {
       high = middle;
-      best = std::move(dealt);
+      best = std::move(assigned);
     } else {
       low = middle;
     }
@@ -209,11 +209,11 @@ std::vector<int> search_limit(const JobTable& table, const Deal& deal) {
 }  // namespace
 
 std::vector<int> binary_greedy(const JobTable& table) {
-  return search_limit(table, [&](const Lent& lent) { return deal_greedily(table, lent); });
+  return search_limit(table, [&](const Lent& lent) { return assign_greedily(table, lent); });
 }
 
 std::vector<int> network_flow(const JobTable& table) {
-  return search_limit(table, [&](const Lent& lent) { return deal_by_flow(table, lent); });
+  return search_limit(table, [&](const Lent& lent) { return assign_by_flow(table, lent); });
 }
 
 }  // namespace tangram

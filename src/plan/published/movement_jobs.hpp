@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Published algorithms that deal out jobs one by one, to compare with. A job is what one run of queries sees of one run
-// of keys; both runs travel whole.
+// Published algorithms that shard jobs one by one, to compare with. A job is what one run of queries sees of one run
+// of keys; both runs move whole.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class Holders {
 std::vector<int> greedy_random_grid(const JobTable& table);
 
 /// Binary greedy: the least traffic limit of a rank for which runs can be lent to ranks, by worth per byte, and the
-/// jobs then be dealt to ranks that have both runs, within 5 % of the mean area if that can be reached at all.
+/// jobs then be assigned to ranks that have both runs, within 5 % of the mean area if that can be reached at all.
 std::vector<int> binary_greedy(const JobTable& table);
 
 /// Network flow: the same search of a limit, but whether the jobs fit is decided by a maximum flow from ranks through

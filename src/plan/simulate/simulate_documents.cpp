@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HybridCP: documents dealt and rings as in plans; only the seconds of kernels and links come from the machine
+// HybridCP: documents assigned and rings as in plans; only the seconds of kernels and links come from the machine
 // model.
 #include <algorithm>
 

@@ -116,7 +116,7 @@ struct TangramSim {
     }
   }
 
-  // How many stages the backward pass of a plan has. Memory depends on it only where gradients travel in fewer bytes
+  // How many stages the backward pass of a plan has. Memory depends on it only where gradients move in fewer bytes
   // than they are summed in; the planner, which knows less of the machine, may choose otherwise than `played`.
   int planned_stages(const Dispatch& q_dispatch, const Dispatch& k_dispatch, int played) const {
     const bool is_given = input.config.overlap.num_stages_bwd > 0;

@@ -38,7 +38,7 @@ struct DeviceRun {
   const ProgramArguments& arguments;
   std::vector<TensorView>
       recv_buffers;       ///< tensors of the open epoch: the arena, or one for each of ArenaLayout::landing
-  void* arena = nullptr;  ///< where the arena lies that is no landing tensor
+  void* arena = nullptr;  ///< where the arena lies that is no receive buffer
   void* work = nullptr;
   AttnWorkspace attention;     ///< of one attention call at a time
   DevicePass* pass = nullptr;  ///< with its epoch open; null where nothing is cast

@@ -45,7 +45,7 @@ CallShape ProgramAttention::shape_of(const DistBackwardArgs& args) const {
 
 void ProgramAttention::check_result(const char* function, const char* name, DType dtype, DType prepared) const {
   require(!by_heads() || dtype == prepared,
-          "{}: {} must be {}, in which it travels with its heads (got {}; see DistAttentionOptions::result_dtype and "
+          "{}: {} must be {}, in which it moves with its heads (got {}; see DistAttentionOptions::result_dtype and "
           "grad_dtype)",
           function, name, to_string(prepared), to_string(dtype));
 }
@@ -54,7 +54,7 @@ void ProgramAttention::check_sink(const char* function, const Sink& sink) const 
   if (!by_heads()) return;
   const int64_t row_sinks = sink.layout == SinkLayout::kSsh ? sink.seqlen_sink : 0;
   require(row_sinks == options_.row_sinks,
-          "{}: sinks of single rows must be as many as prepared for, since they travel with heads (got {} and "
+          "{}: sinks of single rows must be as many as prepared for, since they move with heads (got {} and "
           "DistAttentionOptions::row_sinks={})",
           function, row_sinks, options_.row_sinks);
   if (row_sinks > 0) return;
@@ -110,7 +110,7 @@ void ProgramAttention::check(const DistBackwardArgs& args) const {
   check_result(function, "dv", args.dv.dtype, grad_dtype());
   check_sink(function, args.sink);
   require(!(by_heads() || moves_queries()) || args.dout.dtype == base_.plan->config.heads.dtype,
-          "{}: dout must be {}, in which it travels with its {} (got {})", function,
+          "{}: dout must be {}, in which it moves with its {} (got {})", function,
           to_string(base_.plan->config.heads.dtype), by_heads() ? "heads" : "queries", to_string(args.dout.dtype));
   for (const auto& [name, view] : {std::pair("dk", args.dk), std::pair("dv", args.dv)}) {
     const bool fits = !moves_keys_alone() || view.contiguous();

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What an owner does with rows that several ranks computed: partial results joined by lse, the sink, its gradient, and
-// delta, which travels in place of out.
+// delta, which moves in place of out.
 #pragma once
 
 #include "runtime/runner.hpp"

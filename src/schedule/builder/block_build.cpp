@@ -28,7 +28,7 @@ void place_arrays(const BlockImageLayout& image, BlockBuild& build, const Place&
   place(build.has_diagonal, lines);
   for (int pass = 0; pass < 2; ++pass) place(build.costs[pass], masks * image.num_tiles(pass));
   if (!image.kv_stationary()) return;
-  const int64_t tiles = masks * image.keys().dealing().num_tiles;
+  const int64_t tiles = masks * image.keys().schedule().num_tiles;
   place(build.keys.words, masks * blocks_of(shape.seqlen_k, block) * blocks_of(blocks_of(shape.seqlen_q, block), 32));
   place(build.keys.first_run, tiles + 1);
   place(build.keys.visits, tiles);
@@ -78,7 +78,7 @@ BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std:
   if (image.kv_stationary()) {
     KeyBuild& keys = build.keys;
     keys.rest = true;
-    keys.dealing = image.keys().dealing();
+    keys.schedule = image.keys().schedule();
     keys.num_q_tiles = image.keys().num_q_tiles();
     keys.seqlen_q = build.seqlen_q;
     keys.seqlen_k = build.seqlen_k;

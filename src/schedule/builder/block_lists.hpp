@@ -34,7 +34,7 @@ struct BlockBuild {
   RegularTiles tiles[2];  ///< of each pass
   int32_t num_tiles[2] = {};
   int32_t head_groups = 1;         ///< masks
-  int32_t listed_head_groups = 1;  ///< for which items are listed, as many for each mask
+  int32_t listed_head_groups = 1;  ///< for which work tiles are listed, as many for each mask
   int32_t sections[2] = {1, 1};
   // To work in: of lines of the smallest blocks.
   uint32_t* words = nullptr;       ///< [lines, words of a line]
@@ -261,7 +261,7 @@ TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, 
            [&](int32_t i) { groups[build.num_full[line] + i] = row * lists.block + i * kGroupKeys; });
 }
 
-/// Of the items of a pass the place of one: see NOTE [block image].
+/// Of the work tiles of a pass the place of one: see NOTE [block image].
 template <class Team>
 TANGRAM_HOST_DEVICE int64_t place_of_work_tile(const Team& team, const BlockBuild& build, int pass, int32_t head_group,
                                                int32_t tile) {
@@ -350,7 +350,7 @@ TANGRAM_HOST_DEVICE void fill_plain_runs(const Team& team, const BlockBuild& bui
   }
 }
 
-/// The items of the at-th tile of each pass for a head group.
+/// The work tiles of the at-th tile of each pass for a head group.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_block_work_tiles(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                                int32_t head_group, int32_t at) {

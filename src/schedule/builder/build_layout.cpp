@@ -96,8 +96,8 @@ void BuildLayout::place(SortBuild& build, const Place& place) const {
   take(build.shares, build.passes[1].max_tiles);
   Turns& turns = build.turns;
   if (turns.max_segments == 0) return;
-  take(turns.dealt, build.passes[1].max_runs);
-  take(turns.first_dealt, build.passes[1].max_tiles);
+  take(turns.scheduled, build.passes[1].max_runs);
+  take(turns.first_scheduled, build.passes[1].max_tiles);
   take(turns.first_segment, build.passes[1].max_runs + 1);
   take(turns.num_listed, build.passes[1].max_runs);
   take(turns.listed, turns.max_segments);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where what tiles have counted goes, and how the items of a backward pass are dealt: by the rule of
+// Where what tiles have counted goes, and how the work tiles of a backward pass are scheduled: by the rule of
 // heuristic_tile_schedule() (tile_schedule_heuristic.hpp), which no simulation chooses. By one team.
 #pragma once
 
@@ -43,8 +43,8 @@ TANGRAM_HOST_DEVICE void check_capacity(const Team& team, const Build& build) {
   team.sync();
 }
 
-/// The place of each group of items that share queries, those with the longest item first, to `group_place` by group;
-/// and in `inside` how many groups begin before each query tile. Returns the number of groups.
+/// The place of each group of work tiles that share queries, those with the longest work tile first, to `group_place`
+/// by group; and in `inside` how many groups begin before each query tile. Returns the number of groups.
 template <class Team>
 TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   const State& state = *build.state;
@@ -60,7 +60,7 @@ TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
     team.raise(&build.is_begin[tiles[i].first], 1);
   });
   team.sync();
-  // Then of each query tile, how many items reach across its begin: where none does, a group begins.
+  // Then of each query tile, how many work tiles reach across its begin: where none does, a group begins.
   sums_before(team, inside, num_q_tiles);
   for_each(team, num_q_tiles, [&](int32_t t) { inside[t] = build.is_begin[t] != 0 && inside[t] == 0; });
   team.sync();
@@ -105,7 +105,7 @@ TANGRAM_HOST_DEVICE Walk direction_of(const Team& team, const Tile* tiles, int32
   return {down, (down ? same_end : same_first) * 2 > pairs};
 }
 
-/// Runs and intervals get their places, items of the backward pass their shares, and the image its facts.
+/// Runs and intervals get their places, work tiles of the backward pass their shares, and the image its facts.
 template <class Team>
 TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   State& state = *build.state;
@@ -141,14 +141,14 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   const bool scattered = is_scattered(visits, between);
   bool heads_innermost = direction.heads_innermost;
   Sections sections;
-  const bool deals_scattered = scattered && !build.deterministic;
-  if (deals_scattered) {
+  const bool schedules_scattered = scattered && !build.deterministic;
+  if (schedules_scattered) {
     sections = scattered_sections(longest, long_work_tiles, num_seen, visits, build.num_heads_q, heads,
                                   build.multiprocessors, build.scattered_pieces, build.heads_innermost);
   }
   if (sections.head_splits > 0) {
     heads_innermost = build.heads_innermost;
-  } else if (!deals_scattered && num_groups == 1 && is_nested(longest, num_seen, visits)) {
+  } else if (!schedules_scattered && num_groups == 1 && is_nested(longest, num_seen, visits)) {
     sections = build.cached;
     heads_innermost = heads_innermost && sections.heads_in_l2 == 1;
   }

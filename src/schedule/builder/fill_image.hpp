@@ -58,14 +58,14 @@ TANGRAM_HOST_DEVICE void fill_forward_work_tile(const Team& team, const Build& b
   build.forward_work_tiles[before] = {pass.begins[at], pass.begins[at + 1], pass.first_run[at], pass.first_run[at + 1]};
 }
 
-/// Of the key tiles that are dealt before one, and of all in its group: pieces of a head, tiles, tiles in pieces.
+/// Of the key tiles that are scheduled before one, and of all in its group: pieces of a head, tiles, tiles in pieces.
 struct ScheduledBefore {
   struct Count {
     int64_t head_splits = 0, tiles = 0, cut = 0;
   };
   Count earlier, group, before;  ///< in earlier groups, in its own, before it there
 
-  /// The longest pieces come first, then the longest items.
+  /// The longest pieces come first, then the longest work tiles.
   template <class Team>
   TANGRAM_HOST_DEVICE static ScheduledBefore of(const Team& team, const Build& build, int32_t at) {
     const Tile* const tiles = build.passes[1].tiles;
@@ -93,32 +93,33 @@ struct ScheduledBefore {
   }
 };
 
-/// Where an item is dealt, and where its pieces add up.
+/// Where a work tile is scheduled, and where its pieces add up.
 struct WorkTilePlace {
   int64_t work_tile = 0, accum_tile = 0;
 };
 
 /// Groups one after the other, in each so many heads at a time.
-TANGRAM_HOST_DEVICE inline WorkTilePlace place_by_group(const Build& build, const ScheduledBefore& dealt,
+TANGRAM_HOST_DEVICE inline WorkTilePlace place_by_group(const Build& build, const ScheduledBefore& scheduled,
                                                         const Share& share, int32_t head, int32_t head_split) {
   const int64_t heads = build.num_heads_kv, heads_in_l2 = build.state->heads_together;
   const int64_t first = head / heads_in_l2 * heads_in_l2, width = least(heads_in_l2, heads - first);
   const auto place = [&](int64_t earlier, int64_t group, int64_t before, int64_t each) {
     return earlier * heads + first * group + before * width + (head - first) * each;
   };
-  return {place(dealt.earlier.head_splits, dealt.group.head_splits, dealt.before.head_splits, share.head_splits) +
+  return {place(scheduled.earlier.head_splits, scheduled.group.head_splits, scheduled.before.head_splits,
+                share.head_splits) +
               head_split,
-          share.head_splits == 1 ? 0 : place(dealt.earlier.cut, dealt.group.cut, dealt.before.cut, 1)};
+          share.head_splits == 1 ? 0 : place(scheduled.earlier.cut, scheduled.group.cut, scheduled.before.cut, 1)};
 }
 
 /// Sections of pieces of all heads; of tiles that nobody sees, one group behind the others, those count that are the
 /// first of a head.
-TANGRAM_HOST_DEVICE inline WorkTilePlace place_in_section(const Build& build, const ScheduledBefore& dealt,
+TANGRAM_HOST_DEVICE inline WorkTilePlace place_in_section(const Build& build, const ScheduledBefore& scheduled,
                                                           const Share& share, int32_t head, int32_t head_split) {
   const Sections& sections = build.state->sections;
   const int32_t head_splits = sections.head_splits, all = build.num_heads_kv * head_splits;
   const bool is_seen = share.group == 0;
-  const int64_t seen = is_seen ? dealt.group.tiles : dealt.earlier.tiles;
+  const int64_t seen = is_seen ? scheduled.group.tiles : scheduled.earlier.tiles;
   const int64_t unseen = build.state->num_tiles[1] - seen;
   const auto begin_of = [&](int32_t number) { return number / sections.heads_in_l2 * sections.heads_in_l2; };
   const auto heads_before = [&](int32_t number) { return (number + head_splits - 1) / head_splits; };
@@ -128,25 +129,26 @@ TANGRAM_HOST_DEVICE inline WorkTilePlace place_in_section(const Build& build, co
   WorkTilePlace place;
   place.work_tile = seen * begin + unseen * heads_before(begin);
   if (is_seen) {
-    place.work_tile += dealt.before.tiles * (end - begin) + number - begin;
+    place.work_tile += scheduled.before.tiles * (end - begin) + number - begin;
   } else {
-    place.work_tile += seen * (end - begin) + dealt.before.tiles * heads + head - heads_before(begin);
+    place.work_tile += seen * (end - begin) + scheduled.before.tiles * heads + head - heads_before(begin);
   }
   if (!is_seen || head_splits == 1) return place;
-  const int32_t first = begin_of(head * head_splits);  // where the first piece of this head is dealt
+  const int32_t first = begin_of(head * head_splits);  // where the first piece of this head is scheduled
   const int32_t first_end = least(first + sections.heads_in_l2, all);
-  place.accum_tile = seen * heads_before(first) + dealt.before.tiles * (heads_before(first_end) - heads_before(first)) +
-                     head - heads_before(first);
+  place.accum_tile = seen * heads_before(first) +
+                     scheduled.before.tiles * (heads_before(first_end) - heads_before(first)) + head -
+                     heads_before(first);
   return place;
 }
 
-/// The items of a key tile, for all heads.
+/// The work tiles of a key tile, for all heads.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_backward_work_tiles(const Team& team, const Build& build, int32_t at) {
   const Pass& pass = build.passes[1];
   const State& state = *build.state;
   const Share share = build.shares[at];
-  const ScheduledBefore dealt = ScheduledBefore::of(team, build, at);
+  const ScheduledBefore scheduled = ScheduledBefore::of(team, build, at);
   WorkTile work_tile;
   work_tile.row_begin = pass.begins[at];
   work_tile.row_end = pass.begins[at + 1];
@@ -163,8 +165,9 @@ TANGRAM_HOST_DEVICE void fill_backward_work_tiles(const Team& team, const Build&
   work_tile.num_head_splits = share.head_splits;
   for_each(team, build.num_heads_kv * share.head_splits, [&](int32_t number) {
     const int32_t head = number / share.head_splits, head_split = number - head * share.head_splits;
-    const WorkTilePlace place = state.sections.head_splits > 0 ? place_in_section(build, dealt, share, head, head_split)
-                                                               : place_by_group(build, dealt, share, head, head_split);
+    const WorkTilePlace place = state.sections.head_splits > 0
+                                    ? place_in_section(build, scheduled, share, head, head_split)
+                                    : place_by_group(build, scheduled, share, head, head_split);
     WorkTile of_piece = work_tile;
     of_piece.kv_head = head;
     of_piece.head_begin = head * group_heads + first_head(head_split);

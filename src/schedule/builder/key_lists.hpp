@@ -17,7 +17,7 @@ namespace tangram::schedule::builder {
 /// Pointers and sizes that are the same for every mask of a buffer.
 struct KeyBuild {
   bool rest = false;  ///< else the backward pass gathers, and all that follows is nothing
-  KeyTileSchedule dealing;
+  KeyTileSchedule schedule;
   int32_t num_q_tiles = 0;
   int32_t seqlen_q = 0, seqlen_k = 0;
   // To work in: of columns of the smallest blocks.
@@ -30,7 +30,7 @@ struct KeyBuild {
   RangeQueryTiles* run_tiles = nullptr;
   QueryTile* q_tiles = nullptr;
 
-  TANGRAM_HOST_DEVICE int32_t all_tiles() const { return dealing.masks * dealing.num_tiles; }
+  TANGRAM_HOST_DEVICE int32_t all_tiles() const { return schedule.masks * schedule.num_tiles; }
 };
 
 /// What columns are with blocks of a table.
@@ -54,7 +54,7 @@ struct BlockColumns {
 template <class Team>
 TANGRAM_HOST_DEVICE void clear_columns(const Team& team, const KeyBuild& build, const BlockColumns& columns,
                                        int32_t first, int32_t step) {
-  const int64_t count = int64_t{build.dealing.masks} * columns.per_mask * columns.words_per_column;
+  const int64_t count = int64_t{build.schedule.masks} * columns.per_mask * columns.words_per_column;
   for (int64_t i = first + team.rank(); build.rest && i < count; i += step) build.words[i] = 0;
 }
 
@@ -86,8 +86,8 @@ TANGRAM_HOST_DEVICE void count_column(const Team& team, const KeyBuild& build, c
   }
   const bool has_diagonal = columns.causal && columns.has(build, column, key_block);
   const int32_t each = columns.block / kKeyTileRows, first = key_block * each;
-  for_each(team, least(each, build.dealing.num_tiles - first), [&](int32_t i) {
-    const int64_t at = int64_t{mask} * build.dealing.num_tiles + first + i;
+  for_each(team, least(each, build.schedule.num_tiles - first), [&](int32_t i) {
+    const int64_t at = int64_t{mask} * build.schedule.num_tiles + first + i;
     build.first_run[at] = static_cast<int32_t>(runs);
     build.visits[at] = static_cast<int32_t>(visits) - (has_diagonal ? i * (kKeyTileRows / kKeyStepQueries) : 0);
   });
@@ -108,7 +108,7 @@ TANGRAM_HOST_DEVICE void place_columns(const Team& team, const KeyBuild& build, 
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_key_runs(const Team& team, const KeyBuild& build, const BlockColumns& columns,
                                        int32_t at) {
-  const int32_t mask = at / build.dealing.num_tiles, row_begin = at % build.dealing.num_tiles * kKeyTileRows;
+  const int32_t mask = at / build.schedule.num_tiles, row_begin = at % build.schedule.num_tiles * kKeyTileRows;
   if (build.first_run[at] == build.first_run[at + 1]) return;
   const int32_t column = mask * columns.per_mask + row_begin / columns.block;
   const auto word = [&](int32_t i) { return columns.bits(build, column, i); };
@@ -134,14 +134,14 @@ TANGRAM_HOST_DEVICE void fill_key_runs(const Team& team, const KeyBuild& build, 
   }
 }
 
-/// The items of a tile of a mask.
+/// The work tiles of a tile of a mask.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_key_work_tiles(const Team& team, const KeyBuild& build, int32_t at) {
-  const KeyTileSchedule& dealing = build.dealing;
-  const int32_t mask = at / dealing.num_tiles, tile = at % dealing.num_tiles, visits = build.visits[at];
-  const int32_t* const of_mask = build.visits + int64_t{mask} * dealing.num_tiles;
+  const KeyTileSchedule& schedule = build.schedule;
+  const int32_t mask = at / schedule.num_tiles, tile = at % schedule.num_tiles, visits = build.visits[at];
+  const int32_t* const of_mask = build.visits + int64_t{mask} * schedule.num_tiles;
   int64_t before = 0;
-  for_each(team, dealing.num_tiles, [&](int32_t i) {
+  for_each(team, schedule.num_tiles, [&](int32_t i) {
     const int32_t more = of_mask[i] - visits;
     before += more > 0 || (more == 0 && i < tile);
   });
@@ -156,8 +156,8 @@ TANGRAM_HOST_DEVICE void fill_key_work_tiles(const Team& team, const KeyBuild& b
     work_tile.covered[word] = rows >= 32 ? 0 : rows <= 0 ? ~uint32_t{0} : ~((uint32_t{1} << rows) - 1);
   }
   if (visits == 0) work_tile.flags = kWorkTileZeroRows;
-  for_each(team, dealing.work_tiles_of_tile(), [&](int32_t i) {
-    build.work_tiles[dealing.place(mask, i, before)] = dealing.work_tile(work_tile, mask, i, visits);
+  for_each(team, schedule.work_tiles_of_tile(), [&](int32_t i) {
+    build.work_tiles[schedule.place(mask, i, before)] = schedule.work_tile(work_tile, mask, i, visits);
   });
 }
 

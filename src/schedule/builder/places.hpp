@@ -82,7 +82,7 @@ struct Pass {
   TileRange* runs = nullptr;          ///< in the image
 };
 
-/// How the items of a key tile are dealt; see emit_work_tiles.hpp.
+/// How the work tiles of a key tile are scheduled; see emit_work_tiles.hpp.
 struct Share {
   int32_t group = 0;  ///< place of its group
   int32_t steps = 0;  ///< of a piece
@@ -101,7 +101,7 @@ struct State {
   int32_t num_q_tiles;
   int32_t num_intervals;  ///< of the forward pass
   int32_t num_work_tiles;
-  Sections sections;       ///< in which items are dealt, or, without pieces, by group,
+  Sections sections;       ///< in which work tiles are scheduled, or, without pieces, by group,
   int32_t heads_together;  ///< of so many K/V heads at a time
 };
 inline constexpr uint32_t kProblems = 32, kNoProblem = ~uint32_t{0};
@@ -147,12 +147,12 @@ struct AssignedRun {
   int32_t first = 0, end = 0;
 };
 
-/// What deterministic calls want besides, see turns.hpp. Runs are those of the items of one head, in the order in which
-/// these are dealt, and in an item in that of its walk.
+/// What deterministic calls want besides, see turns.hpp. Runs are those of the work tiles of one head, in the order in
+/// which these are scheduled, and in a work tile in that of its walk.
 struct Turns {
   int32_t max_segments = 0;            ///< 0: of other calls
-  AssignedRun* dealt = nullptr;        ///< [max_runs]
-  int32_t* first_dealt = nullptr;      ///< [max_tiles] the first run of a key tile
+  AssignedRun* scheduled = nullptr;    ///< [max_runs]
+  int32_t* first_scheduled = nullptr;  ///< [max_tiles] the first run of a key tile
   int32_t* first_segment = nullptr;    ///< [max_runs + 1] how many of each run, then where they begin
   int32_t* num_listed = nullptr;       ///< [max_runs]
   DqOrderSegment* listed = nullptr;    ///< [max_segments] those of a run beside each other, in any order

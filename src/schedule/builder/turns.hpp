@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Turns of deterministic calls, as work_list.cpp counts them: a run adds to a query tile as number `turn`, the number
-// of runs that come before it in the order of dealing and visit that tile. Where neighbouring tiles of a run have one
+// of runs that come before it in the order of schedule and visit that tile. Where neighbouring tiles of a run have one
 // turn they are a segment. The steps:
 //
-//   order_runs   a warp a key tile     runs of the items of one head, as they are dealt and walked
+//   order_runs   a warp a key tile     runs of the work tiles of one head, as they are scheduled and walked
 //   count_turns  a warp a query tile   which segments begin there: how many each run has
 //   place_turns  one team              where the segments of each run go
 //   list_turns   a warp a query tile   those that begin there, to their runs
@@ -23,7 +23,7 @@
 
 namespace tangram::schedule::builder {
 
-/// Whether the key tile `other` is dealt before `at`, as ScheduledBefore has it.
+/// Whether the key tile `other` is scheduled before `at`, as ScheduledBefore has it.
 TANGRAM_HOST_DEVICE inline bool is_scheduled_before(const Build& build, int32_t other, int32_t at) {
   const Share a = build.shares[other], b = build.shares[at];
   if (a.group != b.group) return a.group < b.group;
@@ -32,7 +32,7 @@ TANGRAM_HOST_DEVICE inline bool is_scheduled_before(const Build& build, int32_t 
   return longer_pieces > 0 || (longer_pieces == 0 && (longer > 0 || (longer == 0 && other < at)));
 }
 
-/// Every head sees the key tiles dealt in the same order, so runs are listed once.
+/// Every head sees the key tiles scheduled in the same order, so runs are listed once.
 template <class Team>
 TANGRAM_HOST_DEVICE void order_runs(const Team& team, const TurnBuild& build, int32_t at) {
   const Pass& pass = build.passes[1];
@@ -44,20 +44,21 @@ TANGRAM_HOST_DEVICE void order_runs(const Team& team, const TurnBuild& build, in
     if (is_scheduled_before(build, other, at)) mine += runs_of(other);
   });
   const auto first = static_cast<int32_t>(team.sum(mine));
-  if (team.rank() == 0) build.turns.first_dealt[at] = first;
+  if (team.rank() == 0) build.turns.first_scheduled[at] = first;
   const bool descending = build.facts->walk.descending;
   const int32_t num_runs = runs_of(at);
   const Tile tile = pass.tiles[at];
   for_each(team, num_runs, [&](int32_t r) {
     const Run run = run_of(pass, tile, r);
-    const int32_t dealt = first + (descending ? num_runs - 1 - r : r);
-    build.turns.dealt[dealt] = {tile_of_row(build.q_begins, num_q_tiles, run.key_begin),
-                                tile_of_row(build.q_begins, num_q_tiles, run.key_end - 1) + 1};
-    build.turns.first_segment[dealt] = build.turns.num_listed[dealt] = 0;
+    const int32_t scheduled = first + (descending ? num_runs - 1 - r : r);
+    build.turns.scheduled[scheduled] = {tile_of_row(build.q_begins, num_q_tiles, run.key_begin),
+                                        tile_of_row(build.q_begins, num_q_tiles, run.key_end - 1) + 1};
+    build.turns.first_segment[scheduled] = build.turns.num_listed[scheduled] = 0;
   });
 }
 
-/// Calls visit(dealt, turn) for each run of which a segment begins at the query tile `at`, by some member of the team.
+/// Calls visit(scheduled, turn) for each run of which a segment begins at the query tile `at`, by some member of the
+/// team.
 template <class Team, class Visit>
 TANGRAM_HOST_DEVICE void visit_segments(const Team& team, const TurnBuild& build, int32_t at, const Visit& visit) {
   if (at >= build.state->num_q_tiles) return;
@@ -67,8 +68,8 @@ TANGRAM_HOST_DEVICE void visit_segments(const Team& team, const TurnBuild& build
   for (int32_t begin = 0; begin < num_runs; begin += kAtOnce * team.size()) {
     AssignedRun runs[kAtOnce];
     for (int32_t i = 0; i < kAtOnce; ++i) {
-      const int32_t dealt = begin + i * team.size() + team.rank();
-      if (dealt < num_runs) runs[i] = build.turns.dealt[dealt];
+      const int32_t scheduled = begin + i * team.size() + team.rank();
+      if (scheduled < num_runs) runs[i] = build.turns.scheduled[scheduled];
     }
     for (int32_t i = 0; i < kAtOnce; ++i) {
       const AssignedRun run = runs[i];
@@ -85,17 +86,17 @@ TANGRAM_HOST_DEVICE void visit_segments(const Team& team, const TurnBuild& build
 template <class Team>
 TANGRAM_HOST_DEVICE void count_turns(const Team& team, const TurnBuild& build, int32_t at) {
   visit_segments(team, build, at,
-                 [&](int32_t dealt, int32_t /*turn*/) { team.add(&build.turns.first_segment[dealt], 1); });
+                 [&](int32_t scheduled, int32_t /*turn*/) { team.add(&build.turns.first_segment[scheduled], 1); });
 }
 
-/// Also corrects the walk: heads are inside where items begin alike, however they are dealt.
+/// Also corrects the walk: heads are inside where work tiles begin alike, however they are scheduled.
 template <class Team>
 TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
   State& state = *build.state;
   if (state.num_tiles[1] == 0) return;
   const Turns& turns = build.turns;
   const int32_t num_runs = build.passes[1].first_run[state.num_tiles[1]];
-  for_each(team, num_runs, [&](int32_t dealt) { ++turns.first_segment[dealt]; });  // what ends a run's segments
+  for_each(team, num_runs, [&](int32_t scheduled) { ++turns.first_segment[scheduled]; });  // what ends a run's segments
   team.sync();
   const int32_t num_segments = sums_before(team, turns.first_segment, num_runs);
   if (num_segments > turns.max_segments) {
@@ -111,8 +112,8 @@ TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
 template <class Team>
 TANGRAM_HOST_DEVICE void list_turns(const Team& team, const TurnBuild& build, int32_t at) {
   const Turns& turns = build.turns;
-  visit_segments(team, build, at, [&](int32_t dealt, int32_t turn) {
-    turns.listed[turns.first_segment[dealt] + team.add(&turns.num_listed[dealt], 1)] = {at, turn};
+  visit_segments(team, build, at, [&](int32_t scheduled, int32_t turn) {
+    turns.listed[turns.first_segment[scheduled] + team.add(&turns.num_listed[scheduled], 1)] = {at, turn};
   });
 }
 
@@ -125,13 +126,13 @@ TANGRAM_HOST_DEVICE void fill_turns(const Team& team, const TurnBuild& build, in
   const auto segments_at = static_cast<int32_t>(array_places(build).segments);
   const int32_t num_runs = pass.first_run[at + 1] - pass.first_run[at];
   for (int32_t r = 0; r < num_runs; ++r) {
-    const int32_t dealt = turns.first_dealt[at] + (descending ? num_runs - 1 - r : r);
-    const int32_t first = turns.first_segment[dealt], count = turns.first_segment[dealt + 1] - first - 1;
+    const int32_t scheduled = turns.first_scheduled[at] + (descending ? num_runs - 1 - r : r);
+    const int32_t first = turns.first_segment[scheduled], count = turns.first_segment[scheduled + 1] - first - 1;
     const DqOrderSegment* const listed = turns.listed + first;
     DqOrderSegment* const segments = turns.segments + segments_at + first;
     for_each(team, count, [&](int32_t i) {
       const DqOrderSegment segment = listed[i];
-      int32_t before = 0, end = turns.dealt[dealt].end;
+      int32_t before = 0, end = turns.scheduled[scheduled].end;
       for (int32_t j = 0; j < count; ++j) {
         const int32_t other = listed[j].first_tile;
         before += other < segment.first_tile;

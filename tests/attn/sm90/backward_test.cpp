@@ -60,7 +60,7 @@ std::vector<Case> cases() {
       {"documents", shape_of(307, 307, 4, 2), documents},
       {"documents_f16", shape_of(307, 307, 4, 2, 128, DType::kFloat16), documents, 0, 0, SinkLayout::kSh,
        DType::kFloat16},
-      // Kernels of head_dim 64: items of one head or of two, of odd numbers of steps, of one, and of none.
+      // Kernels of head_dim 64: work tiles of one head or of two, of odd numbers of steps, of one, and of none.
       {"full_64", shape_of(256, 256, 2, 1, 64), {AttnSlice::full({0, 256}, {0, 256})}},
       {"ragged_64", shape_of(150, 301, 3, 3, 64), {AttnSlice::full({0, 150}, {0, 301})}},
       {"causal_64", shape_of(300, 300, 4, 1, 64), {AttnSlice::causal({0, 300}, {0, 300})}},
@@ -340,7 +340,7 @@ TEST_F(Sm90Backward, RepeatsBitwiseWhenDeterministicOnAnyNumberOfMultiprocessors
     device.args.options.deterministic = true;
     std::vector<char> first;
     for (int launch = 0; launch < (dims.is_128() ? 1000 : 100); ++launch) {
-      // With two CTAs, almost every item waits for one that the same CTA has dealt with before.
+      // With two CTAs, almost every work tile waits for one that the same CTA has scheduled with before.
       device.args.options.sm_margin = launch % 10 == 1 ? num_sms - 2 : 0;
       backend.backward(*mask, device.args);
       device.fetch(r);

@@ -290,7 +290,7 @@ TEST(Sm90Forward, GathersBlocks) {
     for (const int64_t block : {64, 48, 16}) {
       SCOPED_TRACE(testing::Message() << head_dim << ", blocks of " << block);
       std::vector<AttnSlice> slices;
-      // Rows that see the same: with head_dim 64 items of 24 queries, or 24, 24 and 16.
+      // Rows that see the same: with head_dim 64 work tiles of 24 queries, or 24, 24 and 16.
       const int64_t rows = block == 64 ? 64 : 192;
       for (int64_t q = 0; q < 900; q += rows) {
         for (int64_t k = q % 5; k + block <= 2000; k += 3 * block) {
@@ -318,8 +318,8 @@ TEST(Sm90Forward, GathersBlocks) {
   }
 }
 
-// Blocks of a whole step, many runs an item: fetched ahead by kernels of two warpgroups, and with head_dim 64 in items
-// that begin with the blocks and gather nothing.
+// Blocks of a whole step, many runs a work tile: fetched ahead by kernels of two warpgroups, and with head_dim 64 in
+// work tiles that begin with the blocks and gather nothing.
 TEST(Sm90Forward, TakesManyRuns) {
   if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
   for (const HeadDims head_dim : kHeadDims) {

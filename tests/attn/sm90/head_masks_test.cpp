@@ -139,7 +139,7 @@ TEST_F(Sm90HeadMasks, DeterministicCallsRepeatBitForBit) {
   }
 }
 
-// WorkTiles are the same, and only who computes them when differs: where no tile is in parts.
+// Work tiles are the same, and only who computes them when differs: where no tile is in parts.
 TEST_F(Sm90HeadMasks, OutEqualsThatOfACallForEachGroupBitForBit) {
   for (const auto& [block, heads_q] : {std::pair{64, 16}, {16, 16}, {128, 4}}) {
     const RandomConfig config = config_of({1024, 1024, heads_q, 2, 128, 128, DType::kBFloat16});

@@ -195,7 +195,8 @@ Mask make_log_normal_pack(unsigned seed, int64_t rows) {
   return varlen_mask(borders, true);
 }
 
-// A section that is short beside its longest items ends unevenly. Masks of their own ask their lists how long they are.
+// A section that is short beside its longest work tiles ends unevenly. Masks of their own ask their lists how long they
+// are.
 TEST(MaskBuffer, SectionsOfTheForwardPassAreThoseOfPacks) {
   const Sm90Backend backend;
   for (const int64_t rows : {int64_t{8192}, int64_t{16384}, int64_t{65536}}) {

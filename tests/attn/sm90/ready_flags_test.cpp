@@ -47,7 +47,7 @@ const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
 // In the order in which they come; flags are stage * kSize + rank.
 const std::vector<KeyReadyFlag> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
 
-// What differs is the order of the keys of the first items, and of the additions to dq.
+// What differs is the order of the keys of the first work tiles, and of the additions to dq.
 constexpr double kTolerance = 3e-3;
 
 /// Both passes on the device, with everything that a communicator would give to their kernels.
@@ -233,7 +233,7 @@ TEST_P(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) 
 TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) { expect_waiting(kSlices); }
 
 TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyGather) {
-  if (!GetParam().is_128()) GTEST_SKIP() << "of head_dim 128 alone: others gather nothing where keys come late";
+  if (!GetParam().is_128()) GTEST_SKIP() << "of head_dim 128 alone: others gather nothing where keys are awaited";
   std::vector<AttnSlice> blocks;
   for (int64_t q = 0; q < 768; q += 96) {
     for (int64_t k = q % 192 / 3; k + 48 <= 2048; k += 128) blocks.push_back(AttnSlice::full({q, q + 96}, {k, k + 48}));
@@ -261,7 +261,7 @@ TEST_P(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   EXPECT_EQ(control_block_[kRank].report, 0U) << "usable as before";
 }
 
-// WorkTiles are drawn when the one before begins: what a CTA has drawn nobody else computes.
+// Work tiles are drawn when the one before begins: what a CTA has drawn nobody else computes.
 TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();
@@ -274,7 +274,7 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   ASSERT_EQ(tiles.work_tiles.size(), static_cast<size_t>(kTiles));
   const auto mask = backend_.prepare(slices, shape, &tiles);
   backend_.prepare_ready_flags(
-      *mask, std::vector<KeyReadyFlag>{{{512, 1024}, 1}});  // what the first tile, dealt first, waits for
+      *mask, std::vector<KeyReadyFlag>{{{512, 1024}, 1}});  // what the first tile, scheduled first, waits for
   const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
   const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
   const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);

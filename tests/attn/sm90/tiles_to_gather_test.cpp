@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which items kernels that gather runs take of a mask.
+// Which work tiles kernels that gather runs take of a mask.
 #include "attn/sm90/tiles_to_gather.hpp"
 
 #include <gtest/gtest.h>

@@ -47,7 +47,7 @@ TEST(TokenCalls, DeterministicOnesStoreAndCollectPartByPart) {
             std::string::npos);
 }
 
-// Sums, statistics, and lists of at most 256 MB or a thousand items; in deterministic calls what items store.
+// Sums, statistics, and lists of at most 256 MB or a thousand work tiles; in deterministic calls what work tiles store.
 TEST(TokenCalls, WorkspacesStayBounded) {
   const Sm90Backend backend;
   const auto megabytes = [&](int64_t rows, int heads, int kv_heads, int64_t topk, bool deterministic) {

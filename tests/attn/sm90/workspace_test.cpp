@@ -27,7 +27,7 @@ using test::RandomConfig;
 /// A problem on the device, deterministic, with its mask prepared anew for each step.
 class Problem {
  public:
-  /// Documents of `document` rows; the fewer, the more pieces their key tiles are dealt in.
+  /// Documents of `document` rows; the fewer, the more pieces their key tiles are scheduled in.
   Problem(const Sm90Backend& backend, int64_t rows, int64_t document, unsigned seed, HeadDims dims = {64, 64})
       : backend_(&backend),
         slices_(documents(rows, document)),
@@ -112,7 +112,7 @@ class Sm90Workspace : public testing::Test {
 
 TEST_F(Sm90Workspace, MasksInTurnsFindWhatTheOtherLeft) {
   Problem few(backend_, 2048, 2048, 1), many(backend_, 2048, 96, 2), small(backend_, 300, 300, 3);
-  // Kernels of other classes, with sums and slabs of other sizes.
+  // Kernels of other classes, with sums and accumulator tiles of other sizes.
   Problem split(backend_, 1024, 1024, 4, {256, 256}), packed(backend_, 1024, 500, 5, {192, 128}),
       narrow(backend_, 1024, 300, 6, {72, 40}), pairs(backend_, 700, 700, 7, {32, 32});
   for (int round = 0; round < 4; ++round) {

@@ -181,7 +181,7 @@ TEST_P(DeviceFaults, AtRandomMomentsEndInErrorsOfTheSurvivor) {
   std::mt19937 random(static_cast<unsigned>(seed));
   for (int i = 0; i < rounds; ++i) {
     Round round;
-    // Two of three are killed or stopped while rows travel.
+    // Two of three are killed or stopped while rows move.
     const unsigned draw = random() % 9;
     round.fault = draw < 3 ? Fault::kKilled : draw < 6 ? Fault::kStopped : static_cast<Fault>(draw - 4);
     round.moment = std::chrono::microseconds(random() % 40000);

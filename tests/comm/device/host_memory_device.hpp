@@ -23,7 +23,7 @@
 
 namespace tangram::testing {
 
-/// Landing tensors begin each epoch as NaN, unless they were kept. Calls out of turn throw, as those of a device pass.
+/// Receive buffers begin each epoch as NaN, unless they were kept. Calls out of turn throw, as those of a device pass.
 class HostMemoryPass final : public DevicePass {
  public:
   HostMemoryPass(Communicator& control, const DevicePassSpec& spec) : control_(control), spec_(spec), epoch_(spec) {

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kShortTimeout = 0.3;  // where it does not matter who comes to what in time
 constexpr double kTimeout = 2;         // long enough for threads to start on a busy machine
-constexpr double kLongTimeout = 60;    // never reached when errors travel as they must
+constexpr double kLongTimeout = 60;    // never reached when errors move as they must
 
 struct SuiteParam {
   CommunicatorCase test;

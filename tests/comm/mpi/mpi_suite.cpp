@@ -36,7 +36,7 @@ TEST(Mpi, CarriesTheStepsOfAHierarchy) {
   }
 }
 
-TEST(Mpi, LargeRowsTravelInSeveralMessagesWorthOfBuffers) {
+TEST(Mpi, LargeRowsMoveInSeveralMessagesWorthOfBuffers) {
   // Far beyond what MPI sends eagerly, so that both sides must make progress.
   Communicator& comm = the_group->communicator();
   const int rank = comm.rank(), size = comm.size();

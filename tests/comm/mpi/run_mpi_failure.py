@@ -17,7 +17,7 @@ import time
 NUM_RANKS = 3
 VICTIM = 1
 TIMEOUT_S = 4  # within which processes start on a busy machine
-NEVER_S = 40  # where errors travel at once
+NEVER_S = 40  # where errors move at once
 # From the failure to the last survivor's report, the start of all processes on a busy machine included.
 LIMIT_S = 60
 

@@ -183,7 +183,7 @@ TEST(NcclMessages, ReturnsFillTheAreaThatTheMergeReads) {
   }
 }
 
-TEST(NcclMessages, ConvertedTensorsArePackedInTheDtypeInWhichTheyTravel) {
+TEST(NcclMessages, ConvertedTensorsArePackedInTheDtypeInWhichTheyMove) {
   DevicePassSpec spec;
   spec.reduces = {{{}, {{1, {2, 5}, 0}}}};
   spec.returns = {{8, 4, 1, 8, DType::kFloat32, DType::kBFloat16}, {8, 4, 1, 8, DType::kBFloat16, DType::kBFloat16}};

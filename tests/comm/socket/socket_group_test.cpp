@@ -28,7 +28,7 @@ using testing::Outcome;
 using testing::run_processes;
 using testing::TemporaryFolder;
 
-constexpr double kLongTimeout_s = 30;  // never reached when errors travel as they must
+constexpr double kLongTimeout_s = 30;  // never reached when errors move as they must
 constexpr double kShortTimeout_s = 2;  // and that is enough for processes to start on a busy machine
 constexpr int kVictim = 1;
 constexpr const char* kSecret = "of all jobs of this test";  // which TCP needs
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(Socket, SocketSuite,
                                   std::to_string(param_info.param.size);
                          });
 
-TEST(SocketGroup, RowsLargerThanTheBuffersOfSocketsTravelBothWaysAtOnce) {
+TEST(SocketGroup, RowsLargerThanTheBuffersOfSocketsMoveBothWaysAtOnce) {
   const TemporaryFolder folder;
   expect_all_passed(run_processes(2, [&](int rank) {
     SocketGroup group({rank, 2, unix_address(folder), kLongTimeout_s});

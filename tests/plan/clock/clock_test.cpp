@@ -18,7 +18,7 @@ namespace {
 using Op = Skeleton::Op;
 constexpr auto kPost = Skeleton::Kind::kPost, kWait = Skeleton::Kind::kWait, kAttend = Skeleton::Kind::kAttend;
 
-// Attention 0 while cast 0 travels, attention 1 with what it brings.
+// Attention 0 while cast 0 moves, attention 1 with what it brings.
 Skeleton one_cast() { return {{Op{kPost, 0}, Op{kAttend, 0}, Op{kWait, 0}, Op{kAttend, 1}}, {{1}}, 2}; }
 
 ClockLoads loads_of(const Skeleton& skeleton, int num_ranks) {

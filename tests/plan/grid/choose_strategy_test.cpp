@@ -226,7 +226,7 @@ TEST(ChooseStrategy, OtherDispatchesAreTangramsAlone) {
   config.dispatch.algorithm = DispatchAlgorithm::kMinHeap;
   const Plan plan = make_plan(full_mask(kSeqlen, kSeqlen), config);
   EXPECT_EQ(plan.config.strategy.name, Strategy::kTangram);
-  EXPECT_THAT(plan.candidates[1].impossible, HasSubstr("deals rows sequential or zigzag"));
+  EXPECT_THAT(plan.candidates[1].impossible, HasSubstr("assigns rows sequential or zigzag"));
 }
 
 TEST(ChooseStrategy, TangramMayMoveQueries) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Documents of a mask, and how HybridCP deals them.
+// Documents of a mask, and how HybridCP assigns them.
 #include "plan/grid/documents.hpp"
 
 #include <gmock/gmock.h>
@@ -152,7 +152,7 @@ TEST(AssignDocuments, TheLengthOfWholeDocumentsCanBeLimited) {
   }
 }
 
-TEST(AssignDocuments, OneDocumentIsDealtZigzag) {
+TEST(AssignDocuments, OneDocumentIsAssignedZigzag) {
   const Dispatch dispatch = assign_documents(causal_mask(64, 64), hybrid_config(4, 0)).first;
   EXPECT_EQ(dispatch.chunk_size, 8);
   EXPECT_THAT(dispatch.rank_of_chunk, ElementsAre(0, 1, 2, 3, 3, 2, 1, 0));

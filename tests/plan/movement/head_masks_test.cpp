@@ -83,7 +83,7 @@ TEST(HeadMasks, OnlyWhatAGroupSeesMoves) {
 }
 
 // Rows in order under causal masks: whole groups balance what neither side alone can.
-TEST(HeadMasks, WholeGroupsTravelWhereThatBalances) {
+TEST(HeadMasks, WholeGroupsMoveWhereThatBalances) {
   constexpr int64_t kSeqlen = 65536;
   std::vector<Mask> masks;
   for (int g = 0; g < 8; ++g) {
@@ -99,7 +99,7 @@ TEST(HeadMasks, WholeGroupsTravelWhereThatBalances) {
   EXPECT_LT(best, 0.8 * step_s(Movement::kQo));
 }
 
-TEST(HeadMasks, RowsAreDealtOutAsForTheLargestMask) {
+TEST(HeadMasks, RowsAreAssignedOutAsForTheLargestMask) {
   const std::vector<Mask> masks = {sliding_window_mask(4096, {64, 0}), causal_mask(4096, 4096)};
   DistAttnConfig config = config_of(4, Movement::kAuto);
   const Plan plan = make_plan(masks, config);

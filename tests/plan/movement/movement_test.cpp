@@ -95,8 +95,9 @@ struct Compared {
   Plan other;
 };
 
-// Ours beside every published algorithm, on every published mask that is small enough, with rows that the planner dealt
-// out and with rows in sequence order, which a mask that changes finds as they are. One in seven under sanitizers.
+// Ours beside every published algorithm, on every published mask that is small enough, with rows that the planner
+// assigned out and with rows in sequence order, which a mask that changes finds as they are. One in seven under
+// sanitizers.
 std::vector<Compared> compare_with_published(int64_t max_seqlen, Movement algorithm = Movement::kAuto) {
   std::vector<Compared> result;
   int number = 0;

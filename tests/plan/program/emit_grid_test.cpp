@@ -29,7 +29,7 @@ size_t index_of(const Program& program, int number) {
   return 0;
 }
 
-TEST(EmitGrid, ChunksOfHcmsTravelWhileOthersCompute) {
+TEST(EmitGrid, ChunksOfHcmsMoveWhileOthersCompute) {
   const auto plan =
       plan_of(full_mask(kSeqlen, kSeqlen), {12, 6, 8, 8, DType::kFloat32}, 2, {Strategy::kHcms, 0, 0, {1, 1, 1}});
   for (const bool backward : {false, true}) {
@@ -52,7 +52,7 @@ TEST(EmitGrid, ChunksOfHcmsTravelWhileOthersCompute) {
   }
 }
 
-TEST(EmitGrid, TheNextBlockOfARingTravelsWhileOneComputes) {
+TEST(EmitGrid, TheNextBlockOfARingMovesWhileOneComputes) {
   const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), testing::heads_of(4, 1, 8, 8), 4, {Strategy::kRing, 0, 0, {}});
   const CallShape call = CallShape::with_results(DType::kFloat32, DType::kFloat32);
   const Program forward = forward_program(*plan, 1, call, {});
@@ -60,7 +60,7 @@ TEST(EmitGrid, TheNextBlockOfARingTravelsWhileOneComputes) {
     EXPECT_LT(index_of<GroupCastOp>(forward, step), index_of<AttendOp>(forward, step));
     EXPECT_LT(index_of<AttendOp>(forward, step), index_of<WaitOp>(forward, step));
   }
-  // Stages 0 to 2 bring blocks, 3 to 6 gradients: these travel while the next step computes.
+  // Stages 0 to 2 bring blocks, 3 to 6 gradients: these move while the next step computes.
   const Program backward = backward_program(*plan, 1, call, {}, false);
   for (int step = 0; step + 1 < 4; ++step) {
     EXPECT_LT(index_of<GroupCastOp>(backward, 3 + step), index_of<AttendOp>(backward, step + 1));

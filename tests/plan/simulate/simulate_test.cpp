@@ -512,13 +512,13 @@ TEST(Simulate, BetterMachinesAreNotSlower) {
     MachineModel base;
     base.ranks_per_node = 4;
     DistAttnConfig config = config_for(16);
-    if (strategy == "hybrid_cp") config.strategy.document_rows = 2048;  // it deals another way for another link
+    if (strategy == "hybrid_cp") config.strategy.document_rows = 2048;  // it assigns another way for another link
     const double before = simulate(mask, config, base, strategy).step_s();
     ASSERT_GT(before, 0) << strategy;
     MachineModel faster = base;
     faster.inside.bytes_per_s *= 2;
     faster.between.bytes_per_s *= 2;
-    // Other constants give cuts another price, so that the planner deals differently; not better every time.
+    // Other constants give cuts another price, so that the planner assigns differently; not better every time.
     EXPECT_LE(simulate(mask, config, faster, strategy).step_s(), before * 1.03) << strategy;
     faster = base;
     faster.forward.flops_per_s *= 2;

@@ -66,9 +66,9 @@ class FakeAttention:
     def forward(self, q, k, v, out, lse, max_logits, sink, layout, kept, options, stream, workspace):
         assert workspace[0] != 0 and workspace[1] >= self.forward_workspace_bytes
         assert stream == STREAM and kept is None and all(x.is_contiguous() for x in (k, v, out, lse))
-        # Sinks of single rows travel with heads, in casts that are fixed.
-        travel = sink is not None and layout == "ssh" and self._by_heads
-        assert self._row_sinks == (sink.shape[1] if travel else 0), (self._row_sinks, layout)
+        # Sinks of single rows move with heads, in casts that are fixed.
+        move = sink is not None and layout == "ssh" and self._by_heads
+        assert self._row_sinks == (sink.shape[1] if move else 0), (self._row_sinks, layout)
         self._check_result(out, q, self._out_dtype)
         self._attention.forward(q, k, v, out, lse, max_logits, sink, layout, self._kept, options)
         self.latest_kept += 1

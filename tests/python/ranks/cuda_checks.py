@@ -104,7 +104,7 @@ def check_scattered_rows():
 
 
 def check_streams():
-    """The pass runs on the current stream: values that come late are waited for, and nobody else waits."""
+    """The pass runs on the current stream: values that are awaited are waited for, and nobody else waits."""
     key = key_of()
     tensors = whole(2)
     dout = torch.ones_like(tensors[0])
@@ -225,7 +225,7 @@ def check_memory():
 
 
 def check_nccl_group():
-    """A group of the NCCL backend: its ranks meet through the store, and rows travel by Tangram's own transport."""
+    """A group of the NCCL backend: its ranks meet through the store, and rows move by Tangram's own transport."""
     group = dist.new_group(backend="nccl")
     key = tangram.mask_key(tangram.Mask.causal(TOTAL), HEADS, HEADS_KV, DIM, group)
     q, k, v = whole(6)

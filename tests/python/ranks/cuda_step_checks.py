@@ -156,7 +156,7 @@ def row_sinks(count):
 
 
 def check_row_sinks():
-    """Sinks of single rows, which travel with the heads of their queries, and their gradients back."""
+    """Sinks of single rows, which move with the heads of their queries, and their gradients back."""
     compiled = torch.compile(tangram.calc_attn, backend="aot_eager")
     for strategy in ("tangram", "ulysses", "hcms", "usp", "ring"):
         for count, keeps, run in ((2, False, tangram.calc_attn), (1, True, tangram.calc_attn), (2, False, compiled)):
@@ -188,7 +188,7 @@ def check_row_sinks():
 
 
 def check_movement():
-    """Plans in which queries travel give what one process would, with and without what they keep."""
+    """Plans in which queries move give what one process would, with and without what they keep."""
     configs = [DistAttnConfig(movement=MovementConfig("qo", head_groups=groups)) for groups in (1, HEADS_KV)]
     configs += [DistAttnConfig(movement=MovementConfig("binary_greedy")), DistAttnConfig(planner="any")]
     keeps = OverlapConfig(keep_remote_kv=True)

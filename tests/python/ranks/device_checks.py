@@ -146,7 +146,7 @@ def check_mask_buffer(group):
 
 
 def check_dtypes(group):
-    """Passes are prepared for the dtypes of results that travel with heads, as FakeAttention checks."""
+    """Passes are prepared for the dtypes of results that move with heads, as FakeAttention checks."""
     key = flex_key(RANGES, 150, group, DistAttnConfig(strategy="ulysses"))
     shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(150, 1, torch.bfloat16)]
     plain, _ = tangram.calc_attn(*shards, key)

@@ -65,7 +65,7 @@ def check_step(group, config=None, softcap=0.0, sink=False, dtype=torch.float32,
 
 
 def check_row_sinks(group, config=None, run=tangram.calc_attn):
-    """Sinks of single rows, which travel with the heads of their queries, and their gradients back."""
+    """Sinks of single rows, which move with the heads of their queries, and their gradients back."""
     total = 150
     key = flex_key(RANGES, total, group, config)
     for count in (2, 1):
@@ -234,7 +234,7 @@ def check_strategies(group):
         check_step(group, config, softcap=2.0, sink=True)
     check_step(group, DistAttnConfig(strategy="hybrid_cp", document_rows=20))
     for strategy in ("ulysses", "hcms", "usp", "ring"):
-        # Tensors that forward leaves by heads need not travel there again for backward.
+        # Tensors that forward leaves by heads need not move there again for backward.
         config = DistAttnConfig(strategy=strategy)
         plain = rows_of_backward(group, config)
         kept = rows_of_backward(group, _values.changed(config, overlap=OverlapConfig(keep_remote_kv=True)))

@@ -149,7 +149,7 @@ TEST_P(DeviceStrategies, HcmsHasTheBitsOfUlysses) {
   for (size_t i = 1; i < results.size(); ++i) testing::expect_same_bits(results[i], results[0]);
 }
 
-TEST_P(DeviceStrategies, SinksOfSingleRowsTravelWithTheHeads) {
+TEST_P(DeviceStrategies, SinksOfSingleRowsMoveWithTheHeads) {
   const Mask mask = sliding_window_mask(kSeqlen, {200, 0});
   for (const bool use_kept : {true, false}) {
     StepOptions options;

@@ -176,7 +176,7 @@ TEST(DistMaskBuffer, ForwardPassesInARowWaitUntilPeersHaveReadTheirRows) {
 }
 
 /// As another way of running plans does it, which shares neither tables nor transfers: bit for bit.
-TEST(DistMaskBuffer, GradientsThatTravelInSixteenBits) {
+TEST(DistMaskBuffer, GradientsThatMoveInSixteenBits) {
   StepOptions options;
   options.heads = testing::heads_of(4, 2, DType::kBFloat16);
   options.result_dtype = DType::kBFloat16;

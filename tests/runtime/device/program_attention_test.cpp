@@ -141,7 +141,7 @@ TEST(ProgramAttention, HcmsHasTheBitsOfUlysses) {
   }
 }
 
-TEST(ProgramAttention, SinksOfSingleRowsTravelWithTheHeads) {
+TEST(ProgramAttention, SinksOfSingleRowsMoveWithTheHeads) {
   constexpr int kSizes[] = {2, 4};
   testing::expect_row_sinks_close(kSizes, 8, 8, step_of_program);
 }
@@ -181,7 +181,7 @@ TEST(ProgramAttention, MovesTheBytesOfTheClosedForms) {
   }
 }
 
-TEST(ProgramAttention, RefusesWhatCannotTravel) {
+TEST(ProgramAttention, RefusesWhatCannotMove) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   const auto plan = plan_of(mask, heads_of(2, 0, DType::kBFloat16), 2, {Strategy::kUlysses, 0, 0, {}});
@@ -213,14 +213,14 @@ TEST(ProgramAttention, RefusesWhatCannotTravel) {
     return message;
   };
   EXPECT_THAT(message_of(options, DType::kBFloat16),
-              HasSubstr("sinks of single rows must be as many as prepared for, since they travel with heads "
+              HasSubstr("sinks of single rows must be as many as prepared for, since they move with heads "
                         "(got 1 and DistAttentionOptions::row_sinks=0)"));
   options.sink_layout = SinkLayout::kSh;
   EXPECT_EQ(message_of(options, DType::kBFloat16), "");
-  EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it travels"));
+  EXPECT_THAT(message_of(options, DType::kFloat32), HasSubstr("out must be float32, in which it moves"));
 }
 
-TEST(ProgramAttention, RanksAgreeOnWhatTravelsBesideHeads) {
+TEST(ProgramAttention, RanksAgreeOnWhatMovesBesideHeads) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const auto messages_of = [&](Strategy strategy, int64_t row_sinks, DType result_dtype,
                                DType grad_dtype = DType::kBFloat16) {  // of rank 1
@@ -244,7 +244,7 @@ TEST(ProgramAttention, RanksAgreeOnWhatTravelsBesideHeads) {
   EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kFloat32), refused);
   EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kBFloat16, DType::kFloat32), refused);
   EXPECT_THAT(messages_of(Strategy::kUlysses, 1, DType::kBFloat16), ::testing::Each(""));
-  EXPECT_THAT(messages_of(Strategy::kRing, 2, DType::kFloat32), ::testing::Each("")) << "nothing travels with heads";
+  EXPECT_THAT(messages_of(Strategy::kRing, 2, DType::kFloat32), ::testing::Each("")) << "nothing moves with heads";
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ TEST(ProgramKv, HasTheBitsOfTheHostsRunner) {
   }
 }
 
-TEST(ProgramKv, ResultsOf16BitsAndGradientsThatTravelInThem) {
+TEST(ProgramKv, ResultsOf16BitsAndGradientsThatMoveInThem) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const StreamBackend backend;
   StepOptions options;

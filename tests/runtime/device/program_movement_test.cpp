@@ -137,7 +137,7 @@ TEST(ProgramMovement, CrossAttentionAndOptions) {
   }
 }
 
-TEST(ProgramMovement, HalfPrecisionGradientsTravelInReduceDtype) {
+TEST(ProgramMovement, HalfPrecisionGradientsMoveInReduceDtype) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   StepOptions options;
@@ -179,7 +179,7 @@ TEST(ProgramMovement, MovesTheBytesOfThePlan) {
   }
 }
 
-TEST(ProgramMovement, RefusesWhatCannotTravel) {
+TEST(ProgramMovement, RefusesWhatCannotMove) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;
   StepOptions options;
@@ -198,7 +198,7 @@ TEST(ProgramMovement, RefusesWhatCannotTravel) {
     } catch (const InvalidArgument& error) {
       message = error.what();
     }
-    EXPECT_THAT(message, HasSubstr("dout must be bfloat16, in which it travels with its queries (got float32)"));
+    EXPECT_THAT(message, HasSubstr("dout must be bfloat16, in which it moves with its queries (got float32)"));
   });
 }
 

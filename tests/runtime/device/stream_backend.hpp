@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // StreamBackend: DenseBackend that does in host memory what kernels do on streams: it reads own keys where they lie,
-// takes keys that come late, and stores rows of dk and dv one by one.
+// takes awaited keys, and stores rows of dk and dv one by one.
 #pragma once
 
 #include <cstring>

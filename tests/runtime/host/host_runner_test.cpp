@@ -32,7 +32,7 @@ TEST(HostRunner, ARingHoldsAsManyBlocksHoweverManyRanksItHas) {
   EXPECT_EQ(peak_bytes(ring_program(4, true)), peak_bytes(ring_program(16, true)));
 }
 
-TEST(HostRunner, TensorsOfOneExchangeTravelTogether) {
+TEST(HostRunner, TensorsOfOneExchangeMoveTogether) {
   const HostProgram program = ring_program(4, false);
   ASSERT_EQ(program.program.casts.size(), 3U);
   ASSERT_EQ(program.casts[1].size(), 1U);
@@ -40,7 +40,7 @@ TEST(HostRunner, TensorsOfOneExchangeTravelTogether) {
   EXPECT_EQ(program.casts[1][0].label, "ring kv 2");
 }
 
-TEST(HostRunner, TensorsOfDifferentExchangesTravelApart) {
+TEST(HostRunner, TensorsOfDifferentExchangesMoveApart) {
   const auto plan =
       testing::plan_of(full_mask(48, 24), {4, 2, 8, 8, DType::kFloat32}, 2, {Strategy::kUlysses, 0, 0, {}});
   const HostProgram program(forward_program(*plan, 0, CallShape::with_results(DType::kFloat32, DType::kFloat32),

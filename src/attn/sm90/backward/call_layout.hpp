@@ -14,13 +14,13 @@
 
 namespace tangram::sm90::backward {
 
-/// For so many query tiles, and slabs for items in pieces.
+/// For so many query tiles, and accumulator tiles for work tiles in pieces.
 struct CallLayout {
   size_t tiles;
   size_t accum_tiles;
   size_t tables;             // of so many query tiles each, that hold what belongs to a query head and tile
   int head_dim, head_dim_v;  // of the class
-  int num_kernels;           // which deal items and join pieces each for itself (launch_split)
+  int num_kernels;           // which schedule work tiles and join pieces each for itself (launch_split)
 
   CallLayout(size_t num_tiles, size_t num_accum_tiles, const AttnShape& shape, int num_masks = 1)
       : tiles(num_tiles),

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline of a consumer warpgroup of the backward kernel: 64 keys against all query tiles of an item, one step at
-// a time. Each warpgroup computes one half of the columns of dQ, one step late.
+// The pipeline of a consumer warpgroup of the backward kernel: 64 keys against all query tiles of a work tile, one step
+// at a time. Each warpgroup computes one half of the columns of dQ, one step late.
 #pragma once
 
 #include "attn/sm90/backward/consumer_base.cuh"
@@ -44,8 +44,8 @@ struct Consumer : ConsumerBase<Traits> {
                                              ptx::smem_address(smem.k) + k_columns);
   }
 
-  /// Adds dq of a step to its slab, in two parts: the first empties the registers, the second makes sure that it gets
-  /// there. A warp's part of a slab is contiguous: [column group of 8][lane].
+  /// Adds dq of a step to its accumulator tile, in two parts: the first empties the registers, the second makes sure
+  /// that it gets there. A warp's part of an accumulator tile is contiguous: [column group of 8][lane].
   __device__ __forceinline__ void stage_dq(const DqSums& dq, const Cursor<Traits>& at) {
     const uint32_t self = fresh_thread();
     const uint32_t part = Dq::kEven ? self / 32 * Traits::kWarpSlabFloats
@@ -111,8 +111,8 @@ struct Consumer : ConsumerBase<Traits> {
     arrive(&smem.ds_full[here.buffer()]);
   }
 
-  /// All steps of an item. The matmuls are queued so that every wait leaves some in flight. dQ of a step comes a step
-  /// late, so that the warpgroups need not be in step, and leaves its registers before dP needs them:
+  /// All steps of a work tile. The matmuls are queued so that every wait leaves some in flight. dQ of a step comes a
+  /// step late, so that the warpgroups need not be in step, and leaves its registers before dP needs them:
   ///   S dP | exponentials | dV | dS | dK | dQ S' | add dQ | dP' | ...
   /// The loop is cut where nothing but dP is in flight: registers of operands in flight around a loop's end would
   /// count twice.
@@ -181,7 +181,7 @@ struct Consumer : ConsumerBase<Traits> {
     here.advance();
   }
 
-  /// An item that no query sees: nothing to load, gradients zero.
+  /// A work tile that no query sees: nothing to load, gradients zero.
   __device__ __forceinline__ void skip_steps() {
 #pragma unroll
     for (int i = 0; i < kDimQk / 2; ++i) dk[i] = 0.0f;

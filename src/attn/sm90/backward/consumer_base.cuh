@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What the consumer warpgroups of all backward kernels do in a step, each for 64 of an item's keys: the products, masks
-// and exponentials. In which order they do it is the pipeline of Consumer, PairConsumer or SplitConsumer. Scores are
-// transposed (keys by queries), so that P and dS are the register operands of dV += P dO and dK += dS Q; only dS passes
-// through shared memory, for dQ = dS^T K.
+// What the consumer warpgroups of all backward kernels do in a step, each for 64 of a work tile's keys: the products,
+// masks and exponentials. In which order they do it is the pipeline of Consumer, PairConsumer or SplitConsumer. Scores
+// are transposed (keys by queries), so that P and dS are the register operands of dV += P dO and dK += dS Q; only dS
+// passes through shared memory, for dQ = dS^T K.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"

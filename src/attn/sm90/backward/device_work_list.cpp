@@ -19,7 +19,7 @@ size_t tile_capacity(size_t num_tiles, const AttnShape& shape) {
 
 /// For a sixteenth of all tiles of keys, of which most masks have fewer in pieces, a quarter, or all.
 size_t slab_capacity(size_t num_accum_tiles, const AttnShape& shape) {
-  if (shape.num_heads_q == shape.num_heads_kv) return 0;  // an item has one head
+  if (shape.num_heads_q == shape.num_heads_kv) return 0;  // a work tile has one head
   const auto filled = static_cast<size_t>((shape.seqlen_k + kTileShape.block_m - 1) / kTileShape.block_m);
   const auto heads = static_cast<size_t>(shape.num_heads_kv);
   const size_t more = (filled / 4 + 16) * heads, all = filled * heads + more;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread for each consumer warpgroup that adds what the warpgroup stages of dq to its slab, so that consumers wait
-// neither for the turns of deterministic calls nor for an addition to complete.
+// One thread for each consumer warpgroup that adds what the warpgroup stages of dq to its accumulator tile, so that
+// consumers wait neither for the turns of deterministic calls nor for an addition to complete.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -12,18 +12,19 @@
 
 namespace tangram::sm90::backward {
 
-/// NOTE [turns] WorkTiles are dealt in the order of their tickets, and the turn of a step at its slab is the number of
-/// steps that add to the slab and belong to items with smaller tickets, or come earlier in the walk of the same item.
-/// So an item waits only for items dealt before it, which a CTA either has finished or is working on: among the items
-/// being worked on the one with the smallest ticket never waits for another. No deadlock, however few CTAs run.
+/// NOTE [turns] Work tiles are scheduled in the order of their tickets, and the turn of a step at its accumulator tile
+/// is the number of steps that add to the accumulator tile and belong to work tiles with smaller tickets, or come
+/// earlier in the walk of the same work tile. So a work tile waits only for work tiles scheduled before it, which a CTA
+/// either has finished or is working on: among the work tiles being worked on the one with the smallest ticket never
+/// waits for another. No deadlock, however few CTAs run.
 template <typename Traits>
 struct DqWriter {
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t warpgroup;
 
-  // Where the sums are not zeroed before, the first addition to half a slab stores. Without turns whoever comes first
-  // claims it, and others wait until it is there; a claimed store waits for nobody.
+  // Where the sums are not zeroed before, the first addition to half an accumulator tile stores. Without turns whoever
+  // comes first claims it, and others wait until it is there; a claimed store waits for nobody.
   static constexpr int32_t kClaimed = 1;
   static constexpr int32_t kDirectStore = 2;
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Writes dk and dv of an item from registers: in the input dtype or float32, set or added; items in pieces first meet
-// in float32 slabs, whose sum the last piece takes.
+// Writes dk and dv of a work tile from registers: in the input dtype or float32, set or added; work tiles in pieces
+// first meet in float32 accumulator tiles, whose sum the last piece takes.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -98,7 +98,7 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
   }
 }
 
-/// A thread's part of a slab: float4s kConsumerThreads apart.
+/// A thread's part of an accumulator tile: float4s kConsumerThreads apart.
 template <typename Traits, typename Visit>
 __device__ __forceinline__ void visit_slab(float4* accum_tile, float (&dk)[Traits::kDimQk / 2],
                                            float (&dv)[Traits::kDimV / 2], const Visit& visit) {
@@ -113,11 +113,11 @@ __device__ __forceinline__ void visit_slab(float4* accum_tile, float (&dk)[Trait
   }
 }
 
-/// Pieces add up in a slab: the first one stores, so that nobody need clear it, and the last one takes the sum into its
-/// registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece waits only for
-/// pieces with smaller tickets (as NOTE [turns]). Else pieces have the places that they drew before their last steps
-/// (Producer::draw_place): one in the middle waits for the first, the last for all, and these have only their last step
-/// to end. No deadlock in either case, since the first one waits for nobody.
+/// Pieces add up in an accumulator tile: the first one stores, so that nobody need clear it, and the last one takes the
+/// sum into its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
+/// waits only for pieces with smaller tickets (as NOTE [turns]). Else pieces have the places that they drew before
+/// their last steps (Producer::draw_place): one in the middle waits for the first, the last for all, and these have
+/// only their last step to end. No deadlock in either case, since the first one waits for nobody.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile& work_tile, uint32_t thread,
                                             float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel: dk, dv and the float32 sums of dq of every item, by a persistent grid of one CTA a
+// The backward kernel: dk, dv and the float32 sums of dq of every work tile, by a persistent grid of one CTA a
 // multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. What the kernels of LargeTraits
 // (large_kernel.cuh) have otherwise stands in brackets. See docs/design/backward_sm90.md.
 //
 // Warp roles                                                                                     registers
-//   warpgroup 0, thread 0       Producer: draws items, TMA loads, writes messages                  24
-//                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its slab
+//   warpgroup 0, thread 0       Producer: draws work tiles, TMA loads, writes messages                  24
+//                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its accumulator tile
 //                               [deterministic: SplitWriter; else nobody]
-//                thread 96      with keys that come late: poll_ready_flags
+//                thread 96      with awaited keys: poll_ready_flags
 //   warpgroup 1, 2              Consumer, or PairConsumer, 64 keys each                            240
 //                               [PackedConsumer; or DkConsumer and DvConsumer, a kernel each]
 //
@@ -16,24 +16,24 @@
 //   q_full[stage]               1 and bytes         Q, its row statistics and the message of a step are there
 //   dout_full[stage]            1 and bytes         dout of the step is there
 //   step_empty[stage]           8 consumer warps    all are done with both
-//   k_full, v_full              1 and bytes         K, V of an item are there [dv: K alone]
-//   kv_empty                    8 consumer warps    the last matmul of the item has read them
+//   k_full, v_full              1 and bytes         K, V of a work tile are there [dv: K alone]
+//   kv_empty                    8 consumer warps    the last matmul of the work tile has read them
 //   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
 //   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
 //   dout_empty                  8 consumer warps    [kSingleStageDout: dP of the step is made]
 //   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece, a slot each]
 //   dq_empty[warpgroup]         1                   its writer has read it [likewise]
-// Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (PingPong); 5 pieces of an item meet
+// Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (PingPong); 5 pieces of a work tile meet
 // (join_pieces).
 //
 // Shared memory (Smem)
-//   k, v                        of the item: 128 keys
+//   k, v                        of the work tile: 128 keys
 //   q, dout                     rings of kStages steps of 64 queries, as are stats and step
 //   ds                          kDsBuffers times dS, keys by queries
 //   ones                        what keys have where the queries have their row statistics
 //   stats                       -lse and -delta of the queries, as columns of S and dP
 //   dq                          staged for the writers
-//   step, item                  messages: StepMessage of a step, WorkTile of the step's item
+//   step, work tile                  messages: StepMessage of a step, WorkTile of the step's work tile
 //   dq_target, facts, ...       what the service threads keep for lack of registers
 //
 // Step kinds (StepKind, a sum of them in StepMessage::kind): kStepPlain, kStepMasked, kStepZeroRows, kStepAbsent,

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What the consumer warpgroups of LargeTraits have in common, each for 64 of an item's keys, as Consumer.
+// What the consumer warpgroups of LargeTraits have in common, each for 64 of a work tile's keys, as Consumer.
 #pragma once
 
 #include "attn/sm90/backward/consumer_base.cuh"
@@ -8,7 +8,7 @@
 
 namespace tangram::sm90::backward {
 
-/// The walk over items, and what all have of a step.
+/// The walk over work tiles, and what all have of a step.
 template <typename Traits>
 struct LargeConsumer : ConsumerBase<Traits> {
   using Base = ConsumerBase<Traits>;
@@ -58,7 +58,7 @@ struct LargeConsumer : ConsumerBase<Traits> {
     }
   }
 
-  /// Waits for K, and for V where it is needed, of the item at hand.
+  /// Waits for K, and for V where it is needed, of the work tile at hand.
   __device__ __forceinline__ void await_keys_of(const WorkTile& work_tile) {
     const uint32_t kv_phase = work_tile.flags & kWorkTileOddPhase ? 1 : 0;
     ptx::mbarrier_wait(&smem.k_full, kv_phase);
@@ -92,8 +92,8 @@ struct LargeConsumer : ConsumerBase<Traits> {
   }
 };
 
-/// Those that make dq, which they add to its slab in pieces of 32 columns (DqLayout), or hand over in deterministic
-/// calls.
+/// Those that make dq, which they add to its accumulator tile in pieces of 32 columns (DqLayout), or hand over in
+/// deterministic calls.
 template <typename Traits>
 struct PieceConsumer : LargeConsumer<Traits> {
   using Base = LargeConsumer<Traits>;

@@ -34,12 +34,12 @@ PrePostKernels pre_post_kernels() {
   }
 }
 
-/// The kernels before and after, and between them those that `launch_main` launches, where there are items; whether the
-/// first of these may start before the kernel in front of it has ended, it is told.
+/// The kernels before and after, and between them those that `launch_main` launches, where there are work tiles;
+/// whether the first of these may start before the kernel in front of it has ended, it is told.
 template <typename LaunchMain>
 void launch_around(const PrePostKernels& pre_posts, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream,
                    const LaunchMain& launch_main) {
-  pre_posts.load_after();  // the main kernel may wait for late keys
+  pre_posts.load_after();  // the main kernel may wait for awaited keys
   const int64_t tiles = int64_t{pre_post.num_q_tiles} * pre_post.num_heads_q;
   launch_kernel(pre_posts.before, pre_post, std::max<int64_t>(tiles, 1), kPrePostThreads, 0, false, stream,
                 "sm90 backward: first kernel launch");
@@ -74,8 +74,8 @@ void launch_instance(const Params& params, const PrePostParams& pre_post, int nu
   });
 }
 
-/// As launch_instance, with dv by a kernel before that of dk and dq. Both deal the items and join their pieces, each
-/// with counters of its own.
+/// As launch_instance, with dv by a kernel before that of dk and dq. Both schedule the work tiles and join their
+/// pieces, each with counters of its own.
 template <typename DvTraits, typename DkTraits>
 void launch_split(const Params& params, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream) {
   constexpr int kDvBytes = sizeof(Smem<DvTraits>), kDkBytes = sizeof(Smem<DkTraits>);

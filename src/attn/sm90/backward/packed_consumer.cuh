@@ -56,7 +56,7 @@ struct PackedConsumer : PieceConsumer<Traits> {
     arrive(&smem.ds_empty[buffer(step)]);
     this->template hand_over<Layout::kRest / 32>(rest, step, Layout::kLead / 32);
   }
-  /// dQ of a step behind the last of an item.
+  /// dQ of a step behind the last of a work tile.
   __device__ __forceinline__ void drain(uint32_t step) {
     ptx::make_opaque(step);  // else what follows from it takes registers from the loop before
     await_ds(step);

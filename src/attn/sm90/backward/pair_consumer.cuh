@@ -8,8 +8,8 @@
 
 namespace tangram::sm90::backward {
 
-/// Two steps a and b of an item are a pair, whichever they are; an item of an odd number ends with half a pair, whose b
-/// is a again with nothing visible. Each warpgroup computes dQ of one of them, all columns, a pair late.
+/// Two steps a and b of a work tile are a pair, whichever they are; a work tile of an odd number ends with half a pair,
+/// whose b is a again with nothing visible. Each warpgroup computes dQ of one of them, all columns, a pair late.
 template <typename Traits>
 struct PairConsumer : ConsumerBase<Traits> {
   using Base = ConsumerBase<Traits>;
@@ -25,7 +25,7 @@ struct PairConsumer : ConsumerBase<Traits> {
   using Base::smem;
   using Base::warpgroup;
   static constexpr uint32_t kPairStages = Traits::kStages / 2;
-  uint32_t pair = 0;  // in all items; uniform in a warp, and known to be
+  uint32_t pair = 0;  // in all work tiles; uniform in a warp, and known to be
 
   __device__ PairConsumer(const Params& params_in, Smem<Traits>& smem_in) : Base(params_in, smem_in) {}
 
@@ -78,8 +78,8 @@ struct PairConsumer : ConsumerBase<Traits> {
         dq, ptx::smem_address(smem.ds[buffer(of_pair)]) + warpgroup * Traits::kBytesDs, ptx::smem_address(smem.k));
   }
 
-  /// dq is complete: dS is no longer needed. In the order of a slab, of which a warp holds two parts, one of each half
-  /// of the columns.
+  /// dq is complete: dS is no longer needed. In the order of an accumulator tile, of which a warp holds two parts, one
+  /// of each half of the columns.
   __device__ __forceinline__ void stage_pair_dq(const DqSums& dq, uint32_t of_pair) {
     arrive(&smem.pairs.ds_empty[buffer(of_pair)]);
     constexpr int kHalfSlab = Traits::kAccumTileFloats / 2 / 4;  // in float4
@@ -100,7 +100,7 @@ struct PairConsumer : ConsumerBase<Traits> {
     arrive(&smem.dq_full[warpgroup]);
   }
 
-  /// All pairs of an item. Matmuls are queued so that every wait leaves some in flight:
+  /// All pairs of a work tile. Matmuls are queued so that every wait leaves some in flight:
   ///   S_a dP_a S_b | P_a | dV_a | dS_a | dP_b dK_a | P_b | dV_b | dS_b | dK_b dQ of the pair before, S_a' | stage dQ |
   ///   dP_a' | hand dQ over | ...
   /// From dK_b to dP_a' a warpgroup has its turn: these keep the tensor cores busy while the other exponentiates.
@@ -202,7 +202,7 @@ struct PairConsumer : ConsumerBase<Traits> {
     advance();
   }
 
-  /// An item that no query sees: nothing to load, gradients zero.
+  /// A work tile that no query sees: nothing to load, gradients zero.
   __device__ __forceinline__ void skip_pair() {
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 2; ++i) dk[i] = dv[i] = 0.0f;

@@ -26,7 +26,7 @@ using schedule::RangeQueryTiles;
 using schedule::Walk;
 using schedule::WorkTile;
 
-/// Tiles of a transposed list: keys of an item by queries of a step.
+/// Tiles of a transposed list: keys of a work tile by queries of a step.
 inline constexpr TileShape kTileShape{128, 64, true};
 
 enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
@@ -51,14 +51,14 @@ struct Params {
   float* dq_sums;                   ///< [num_heads_q, num_q_tiles, kBlockM * head_dim of the class], see DqLayout
   const uint64_t* covered_queries;  ///< null, or a bit for each of kBlockM rows from the first of every query tile: 0
                                     ///< where no key sees it
-  float* accum_tiles;               ///< [num_accum_tiles, kBlockN * both head dims of the class], where items in
+  float* accum_tiles;               ///< [num_accum_tiles, kBlockN * both head dims of the class], where work tiles in
                                     ///< pieces add up
   int32_t* split_semaphore;  ///< [num_accum_tiles], zeros before: how many pieces were added, and kPieceArrived for
                              ///< each that has drawn its place
   int32_t* ticket;           ///< zero before
   const DqOrderSegment* dq_order_segments;  ///< deterministic: see RangeQueryTiles
-  int32_t*
-      dq_semaphore;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of a slab (DqWriter)
+  int32_t* dq_semaphore;  ///< [num_heads_q, num_q_tiles, 2], zeros before: what was added to each half of an
+                          ///< accumulator tile (DqWriter)
   void* dk;
   void* dv;
   const uint32_t* places;  ///< null, or [seqlen_k]: as DkvScatterMap::of_key

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kPrePostThreads) after_kernel(const __grid_con
   }
 }
 
-/// The same for any head_dim of the class, 32 columns at a time, wherever in the slab these lie.
+/// The same for any head_dim of the class, 32 columns at a time, wherever in the accumulator tile these lie.
 template <typename Element, int kDimQk>
 __global__ void __launch_bounds__(kPrePostThreads) after_any_dim_kernel(const __grid_constant__ PrePostParams params) {
   using Dq = DqLayout<kDimQk>;

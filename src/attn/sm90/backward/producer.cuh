@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The producer warp of the backward kernel: draws items, walks query heads and runs of queries, issues TMA loads.
+// The producer warp of the backward kernel: draws work tiles, walks query heads and runs of queries, issues TMA loads.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -27,8 +27,8 @@ struct Producer {
   const Params& params;
   Smem<Traits>& smem;
   // This thread has few registers: what can be read again is not kept.
-  uint32_t step = 0;                        // in all items
-  uint32_t work_tile_count = 0;             // which says the slot of the current item
+  uint32_t step = 0;                        // in all work tiles
+  uint32_t work_tile_count = 0;             // which says the slot of the current work tile
   int32_t head = 0, run_idx = 0, tile = 0;  // of the current step
 
   __device__ __forceinline__ uint32_t slot() const { return work_tile_count % Traits::kWorkTileSlots; }
@@ -44,7 +44,7 @@ struct Producer {
     }
   }
 
-  /// K and V of an item, once the consumers have left those of the item before.
+  /// K and V of a work tile, once the consumers have left those of the work tile before.
   __device__ __forceinline__ void load_keys(const WorkTile& work_tile) {
     ptx::mbarrier_wait(&smem.kv_empty, (work_tile.flags & kWorkTileOddPhase ? 1 : 0) ^ 1);
     if (params.ready_flags.pending != 0)
@@ -64,7 +64,7 @@ struct Producer {
     return stage;
   }
 
-  /// A step without loads: an item that no query sees, or the end.
+  /// A step without loads: a work tile that no query sees, or the end.
   __device__ __forceinline__ void push_empty_step(int32_t kind) {
     const uint32_t stage = wait_stage();
     smem.step[stage].kind = kind;
@@ -132,7 +132,7 @@ struct Producer {
     run_idx = work_tile.flags & kWorkTileDescending ? work_tile.run_end - 1 : work_tile.run_begin;
     enter_run();
   }
-  /// The next query tile in the order of the walk; false when the item has no more.
+  /// The next query tile in the order of the walk; false when the work tile has no more.
   __device__ __forceinline__ bool next_tile(const WorkTile& work_tile) {
     tile += work_tile.flags & kWorkTileDescending ? -1 : 1;
     if (run_tiles().first <= tile && tile < run_tiles().end) {
@@ -162,7 +162,7 @@ struct Producer {
     work_tile.head_split = atomicAdd(params.split_semaphore + work_tile.accum_tile, kPieceArrived) / kPieceArrived;
   }
 
-  /// The item is the one in the current slot.
+  /// The work tile is the one in the current slot.
   __device__ __forceinline__ void push_work_tile() {
     const WorkTile& work_tile = smem.work_tile[slot()];
     if (work_tile.num_steps != 0) load_keys(work_tile);
@@ -185,16 +185,16 @@ struct Producer {
     ++work_tile_count;
   }
 
-  /// kWorkTileOddPhase or 0, by the items with steps so far. For a thread that has no register for it.
+  /// kWorkTileOddPhase or 0, by the work tiles with steps so far. For a thread that has no register for it.
   __device__ __forceinline__ int32_t parity_after_last() const {
     if (work_tile_count == 0) return 0;
     const WorkTile& last = smem.work_tile[(work_tile_count - 1) % Traits::kWorkTileSlots];
     return (last.flags & kWorkTileOddPhase) ^ (last.num_steps != 0 ? kWorkTileOddPhase : 0);
   }
 
-  /// One thread. Tickets are dealt in the order of the items; the first one of a CTA is its index.
+  /// One thread. Tickets are scheduled in the order of the work tiles; the first one of a CTA is its index.
   __device__ __forceinline__ void run_work_tiles() {
-    int32_t parity = 0;  // of the items with steps so far
+    int32_t parity = 0;  // of the work tiles with steps so far
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
     while (ticket < smem.facts.num_work_tiles) {
       WorkTile& work_tile = smem.work_tile[slot()];
@@ -208,7 +208,8 @@ struct Producer {
                          (smem.facts.walk.heads_innermost ? kWorkTileHeadsInside : 0);
       if (!Traits::kAnyDim && work_tile.num_steps != 0) parity ^= kWorkTileOddPhase;
       push_work_tile();
-      // Not earlier: a ticket drawn while this item has long to go would wait for it. The loads in flight hide this.
+      // Not earlier: a ticket drawn while this work tile has long to go would wait for it. The loads in flight hide
+      // this.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
     push_empty_step(kStepStop);

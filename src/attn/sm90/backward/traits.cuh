@@ -22,17 +22,18 @@ namespace tangram::sm90::backward {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 inline constexpr int kBlockM = 64;   // queries of a step
-inline constexpr int kBlockN = 128;  // keys of an item, 64 for each of two consumer warpgroups
+inline constexpr int kBlockN = 128;  // keys of a work tile, 64 for each of two consumer warpgroups
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
 /// What a step asks of the consumers, in its message; several may hold.
 enum StepKind : int32_t {
-  kStepPlain = 0,   ///< all of the tile is visible; or the one step of an item that no query sees (WorkTile::num_steps)
-  kStepStop = 1,    ///< no more items
-  kStepMasked = 2,  ///< some (key, query) pair of the tile is not visible
+  kStepPlain =
+      0,  ///< all of the tile is visible; or the one step of a work tile that no query sees (WorkTile::num_steps)
+  kStepStop = 1,      ///< no more work tiles
+  kStepMasked = 2,    ///< some (key, query) pair of the tile is not visible
   kStepZeroRows = 4,  ///< some query rows of the tile are nobody's
-  kStepAbsent = 8,    ///< with pairs: an item of an odd number of steps has no second one here
+  kStepAbsent = 8,    ///< with pairs: a work tile of an odd number of steps has no second one here
 };
 
 /// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
@@ -66,9 +67,9 @@ inline constexpr int32_t kDqStop = -2;
 template <int kDimQk, int kDimV>
 inline constexpr bool kIsSplit = shape_class(kDimQk, kDimV).backward_split;
 
-/// Which columns of dq of a step each warpgroup computes, in groups of 8, and where they lie in a slab: first those of
-/// warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the other. Halves
-/// where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
+/// Which columns of dq of a step each warpgroup computes, in groups of 8, and where they lie in an accumulator tile:
+/// first those of warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the
+/// other. Halves where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
 template <int kDimQk, bool kInPieces = (kDimQk > 128)>
 struct DqLayout {
   static constexpr int kGroups = kDimQk / 8;
@@ -79,7 +80,7 @@ struct DqLayout {
   static __host__ __device__ constexpr int side_floats(int side) { return num_groups(side) * 4 * kGroupFloats; }
   static __host__ __device__ constexpr int side_begin(int side) { return side == 0 ? 0 : side_floats(0); }
   static __host__ __device__ constexpr int side_of(int group) { return group < kGroups0 ? 0 : 1; }
-  /// Of a column group, in the part of the slab of `warp` of its warpgroup.
+  /// Of a column group, in the part of the accumulator tile of `warp` of its warpgroup.
   static __host__ __device__ constexpr int place(int group, int warp) {
     const int side = side_of(group), in_side = side == 0 ? group : group - kGroups0;
     return side_begin(side) + (warp * num_groups(side) + in_side) * kGroupFloats;
@@ -145,7 +146,7 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static constexpr bool kSingleStageDout = false;  // see LargeTraits
   static constexpr int kStatsBytes = kStatsFloats * 4;
   static constexpr int kWorkTileSlots =
-      4;  // the producer runs at most three items ahead: each takes half of the stages
+      4;  // the producer runs at most three work tiles ahead: each takes half of the stages
   static_assert(kShape.backward_at_once > 0);
 };
 
@@ -190,7 +191,7 @@ struct alignas(1024) Smem {
   uint64_t dq_full[2], dq_empty[2];  // between a warpgroup and its DqWriter
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;        // deterministic: of the producer's current run and tile
-  int32_t row_elsewhere;  // of the producer's current item, see key_stretches.cuh
+  int32_t row_elsewhere;  // of the producer's current work tile, see key_stretches.cuh
   BackwardMaskInfo facts;
   [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };
@@ -200,8 +201,8 @@ __device__ __forceinline__ BackwardMaskInfo facts_of(const Params& params) {
                                  : BackwardMaskInfo{params.num_work_tiles, params.walk, params.zeroed_sums};
 }
 
-/// Where a consumer is: the number of its step, in all items. Uniform in a warp, and known to be, so that descriptors
-/// are computed in uniform registers.
+/// Where a consumer is: the number of its step, in all work tiles. Uniform in a warp, and known to be, so that
+/// descriptors are computed in uniform registers.
 template <typename Traits>
 struct Cursor {
   uint32_t step = 0;

@@ -19,10 +19,10 @@
 //   finish_ranges    one block   where tiles begin
 //
 //   count_tiles      warps       what each tile of both passes sees: pieces by keys, how many runs
-//   place_lists      one block   where each tile writes; how items of the backward pass are dealt
-//   fill_image       warps       runs, intervals, items, query tiles
+//   place_lists      one block   where each tile writes; how work tiles of the backward pass are scheduled
+//   fill_image       warps       runs, intervals, work tiles, query tiles
 //
-//   order_runs       warps       and of deterministic calls, between the last two: runs as they are dealt,
+//   order_runs       warps       and of deterministic calls, between the last two: runs as they are scheduled,
 //   count_turns      warps       how many segments of turns each has,
 //   place_turns      one block   where they go;
 //   list_turns       warps       behind all: the segments

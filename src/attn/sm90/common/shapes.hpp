@@ -11,8 +11,8 @@
 
 namespace tangram::sm90 {
 
-/// Of the forward kernel: items of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose tanh
-/// needs registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V
+/// Of the forward kernel: work tiles of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose
+/// tanh needs registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V
 /// where a step keeps it until it knows that it needs no second look, and there is no room for both.
 struct ForwardShape {
   int warpgroups = 0;
@@ -28,12 +28,12 @@ struct ForwardShape {
   bool lazy_rescale = false;
 };
 
-/// Which items a forward kernel takes.
+/// Which work tiles a forward kernel takes.
 enum class ForwardWorkTiles : int {
   kPlain = 0,
   kMany,      ///< ShapeClass::forward_many
   kGathered,  ///< ShapeClass::forward_gathered
-  kAligned,   ///< ShapeClass::forward, for gathered runs: items begin anew with blocks, and are shorter before
+  kAligned,   ///< ShapeClass::forward, for gathered runs: work tiles begin anew with blocks, and are shorter before
 };
 
 struct ShapeClass {
@@ -42,11 +42,11 @@ struct ShapeClass {
   // Compiled for exactly these dimensions too, besides any that are smaller.
   bool exact;
   ForwardShape forward;
-  // Where there are kManyRows and no multiprocessor waits long for the last item of another; without warpgroups as
+  // Where there are kManyRows and no multiprocessor waits long for the last work tile of another; without warpgroups as
   // where there are fewer.
   ForwardShape forward_many = {};
-  // Kernels for exactly these dimensions can gather runs (src/schedule/gather_runs.hpp), with items of their own where
-  // those of `forward` have rows for which blocks are rarely whole, or their threads no registers for it; without
+  // Kernels for exactly these dimensions can gather runs (src/schedule/gather_runs.hpp), with work tiles of their own
+  // where those of `forward` have rows for which blocks are rarely whole, or their threads no registers for it; without
   // warpgroups with the same.
   bool gathers = false;
   ForwardShape forward_gathered = {};
@@ -126,8 +126,9 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .lazy_rescale = true},
      .gathers = true,
      .backward_at_once = 1},
-    // Q has one stage: an item ends before the next one begins. A third warpgroup spares a third of what K and V move,
-    // but makes items longer.
+    // Q has one stage: a work tile ends before the next one begins. A third warpgroup spares a third of what K and V
+    // move,
+    // but makes work tiles longer.
     {.head_dim = 192,
      .head_dim_v = 128,
      .exact = false,
@@ -192,7 +193,7 @@ constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {
   return row.exact && row.head_dim == head_dim && row.head_dim_v == head_dim_v;
 }
 
-/// Rows of queries times heads from which forward_many is taken: six of its items a multiprocessor.
+/// Rows of queries times heads from which forward_many is taken: six of its work tiles a multiprocessor.
 inline constexpr int64_t kManyRows = 150'000;
 
 /// Of dimensions that have a class.
@@ -208,20 +209,20 @@ constexpr bool gathers_runs(int head_dim, int head_dim_v) {
   return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).gathers;
 }
 
-/// Whether these have, besides, larger items that begin anew with blocks (ForwardWorkTiles::kAligned).
+/// Whether these have, besides, larger work tiles that begin anew with blocks (ForwardWorkTiles::kAligned).
 constexpr bool aligns_work_tiles(int head_dim, int head_dim_v) {
   if (!gathers_runs(head_dim, head_dim_v)) return false;
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   return row.forward_gathered.warpgroups > 0 && row.forward.warpgroups > row.forward_gathered.warpgroups;
 }
 
-/// Whether there are kernels for exactly these dimensions that fetch the runs of an item ahead (FetchingTraits): where
-/// one thread loads keys and writes messages, which else waits for each.
+/// Whether there are kernels for exactly these dimensions that fetch the runs of a work tile ahead (FetchingTraits):
+/// where one thread loads keys and writes messages, which else waits for each.
 constexpr bool fetches_runs(int head_dim, int head_dim_v) {
   return gathers_runs(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).forward.warpgroups == 2;
 }
 
-/// Rows (query rows times packed heads) of a forward item, and keys of its steps.
+/// Rows (query rows times packed heads) of a forward work tile, and keys of its steps.
 constexpr int forward_tile_rows(int head_dim, int head_dim_v, ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain) {
   return 64 * forward_shape(head_dim, head_dim_v, work_tiles).warpgroups;
 }
@@ -231,7 +232,7 @@ constexpr int forward_tile_keys(int head_dim, int head_dim_v, bool softcap,
   return softcap ? shape.keys_softcap : shape.keys;
 }
 
-/// Whether there are kernels for exactly these dimensions whose items, unless gathered, are of any number of query
+/// Whether there are kernels for exactly these dimensions whose work tiles, unless gathered, are of any number of query
 /// heads (AnyPackTraits).
 constexpr bool packs_any_heads(int head_dim, int head_dim_v) {
   return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).forward.warpgroups == 3;

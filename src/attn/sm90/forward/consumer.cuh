@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup of the forward kernel: walks steps, chooses how to take each, and ends items.
+// A consumer warpgroup of the forward kernel: walks steps, chooses how to take each, and ends work tiles.
 #pragma once
 
 #include "attn/sm90/forward/consumer_steps.cuh"
@@ -22,7 +22,7 @@ struct Consumer : ConsumerSteps<Traits> {
 
   static __device__ __forceinline__ bool is_wide(uint32_t word) { return window_count16(word) * 16 > Base::kNarrow; }
 
-  /// Ends the item before without the next one.
+  /// Ends the work tile before without the next one.
   __device__ __forceinline__ void close_work_tile() {
     this->flush_pending();
     this->finish_rows(this->finish_sums());
@@ -32,7 +32,7 @@ struct Consumer : ConsumerSteps<Traits> {
     if (warpgroup == kConsumers - 1) this->ping_pong_arrive();
     constexpr bool kPacked = kConsumers == 3;
     constexpr bool kAgain = kPacked && Traits::kGathered;
-    constexpr bool kApart = Traits::kSingleStageQ;  // else an item ends under the next one
+    constexpr bool kApart = Traits::kSingleStageQ;  // else a work tile ends under the next one
     bool steady = false;
     uint32_t word = this->fetch_word();
     for (;;) {

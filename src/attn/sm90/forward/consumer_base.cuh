@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // What a consumer warpgroup of the forward kernel holds for its 64 packed rows, and its two matmuls, S = Q K^T and
-// O += P V: where their operands lie, what must have arrived, who is told when they are done. And the end of an item,
-// whose rows leave.
+// O += P V: where their operands lie, what must have arrived, who is told when they are done. And the end of a work
+// tile, whose rows leave.
 #pragma once
 
 #include "attn/sm90/common/warpgroup.cuh"
@@ -169,12 +169,13 @@ struct ConsumerBase {
     return __shfl_sync(0xffffffff, smem.step[rings.k_stage()].word[warpgroup], 0);
   }
 
-  /// Of WorkTileRows of the item that is to be ended: the one at hand, or with more stages of Q the one before.
+  /// Of WorkTileRows of the work tile that is to be ended: the one at hand, or with more stages of Q the one before.
   __device__ __forceinline__ const WorkTileRows<Traits::kSplitKv>& open_work_tile() const {
     return smem.work_tiles[Traits::kSingleStageQ ? rings.work_tile() : rings.work_tile() ^ 1];
   }
 
-  /// The two halves of the end of the item before: its sums, while its last product may be in flight, and its rows.
+  /// The two halves of the end of the work tile before: its sums, while its last product may be in flight, and its
+  /// rows.
   __device__ __forceinline__ RowFactors finish_sums() {
     RowFactors factors{};
     if (rings.work_tile_open()) {
@@ -192,8 +193,8 @@ struct ConsumerBase {
     o_started = false;
   }
 
-  /// Frees the Q stage of the item that finish_rows() has stored from it; with one stage before that, once all scores
-  /// of the item at hand have been made.
+  /// Frees the Q stage of the work tile that finish_rows() has stored from it; with one stage before that, once all
+  /// scores of the work tile at hand have been made.
   __device__ __forceinline__ void release_q() {
     if (!rings.work_tile_open()) return;
     if constexpr (Traits::kSingleStageQ) {

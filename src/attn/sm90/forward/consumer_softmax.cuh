@@ -87,7 +87,7 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
   }
 
   /// Softmax of the scores of kN keys from row 16 * begin16 of the tile on, with care for the maxima; true when o must
-  /// be multiplied by `rescale`. With kFresh these are the item's first scores.
+  /// be multiplied by `rescale`. With kFresh these are the work tile's first scores.
   template <int kN, bool kFresh>
   __device__ __forceinline__ bool apply_softmax(float (&s)[kN / 2], uint32_t word, int begin16, float (&rescale)[2]) {
     mask_window<kN>(s, word, begin16, rings.k_stage());

@@ -3,7 +3,7 @@
 // The ways in which a consumer warpgroup of the forward kernel takes a step, each a pipeline of its own: the scores of
 // a step are made beside the product of the step before with V, while another warpgroup exponentiates.
 //
-//   careful   looks for maxima: the first steps of an item, all with softcap or max_logits, and where no whole
+//   careful   looks for maxima: the first steps of a work tile, all with softcap or max_logits, and where no whole
 //             tile is pending
 //   steady    exponentiates first, since every row has a reference
 //   plain     steady, and a whole tile without a mask: where most of the time goes
@@ -33,8 +33,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   __device__ ConsumerSteps(const ForwardParams& params_in, ForwardSmem<Traits>& smem_in) : Base(params_in, smem_in) {}
 
   /// One step of which this warpgroup sees at most kN keys, with care for the maxima; returns the next step's word. No
-  /// product is pending, or with kNewWorkTile that of the last step of the item before, of kPendingN keys, which is
-  /// finished on the way.
+  /// product is pending, or with kNewWorkTile that of the last step of the work tile before, of kPendingN keys, which
+  /// is finished on the way.
   template <int kPendingN, int kN>
   __device__ __forceinline__ uint32_t online_softmax_step(uint32_t word) {
     constexpr bool kNewWorkTile = kPendingN > 0;

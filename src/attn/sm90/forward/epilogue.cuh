@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// End of an item: normalisation, sink, merge with an earlier part, and the stores of out, lse and max_logits.
+// End of a work tile: normalisation, sink, merge with an earlier part, and the stores of out, lse and max_logits.
 #pragma once
 
 #include "attn/sm90/common/fragments.cuh"
@@ -141,14 +141,14 @@ struct RowPlace {
   bool valid;
 };
 
-/// Whether the item's rows go to the workspace.
+/// Whether the work tile's rows go to the workspace.
 template <typename Traits>
 __device__ __forceinline__ bool is_part(const WorkTileRows<Traits::kSplitKv>& work_tile) {
   if constexpr (Traits::kSplitKv) return work_tile.part_row >= 0;
   return false;
 }
 
-/// `packed_row` counts from the item's first.
+/// `packed_row` counts from the work tile's first.
 template <typename Traits>
 __device__ __forceinline__ RowPlace row_place(const ForwardParams& params,
                                               const WorkTileRows<Traits::kSplitKv>& work_tile, int packed_row) {
@@ -241,8 +241,8 @@ __device__ __forceinline__ void copy_rows(const ForwardParams& params, const Wor
   ptx::named_barrier_sync(barrier, 128);
 }
 
-/// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the item's Q stage, by
-/// bulk stores of its first thread; or written, if in float32.
+/// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the work tile's Q stage,
+/// by bulk stores of its first thread; or written, if in float32.
 template <typename Traits>
 __device__ __forceinline__ void store_rows(const ForwardParams& params, const WorkTileRows<Traits::kSplitKv>& work_tile,
                                            const RowFactors& factors, const float (&o)[Traits::kDimV / 2],

@@ -1,26 +1,26 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: out and lse of every item, by a persistent grid of one CTA a multiprocessor, launched with
+// The forward kernel: out and lse of every work tile, by a persistent grid of one CTA a multiprocessor, launched with
 // Traits::kThreads threads and sizeof(ForwardSmem) bytes. C consumer warpgroups: 2 or 3 (ForwardShape). Why it is
 // built so: docs/design/forward_sm90.md.
 //
 // Warp roles                                                                           registers, C = 2 (3)
-//   warpgroup 0, thread 0    Producer: walks the runs of an item, TMA loads, messages    40 (32)
+//   warpgroup 0, thread 0    Producer: walks the runs of a work tile, TMA loads, messages    40 (32)
 //                or warp 0   same for gathered ranges, a box of keys per lane      40 (72 at head_dim 64; 32 aligned)
-//                thread 32   run_scheduler: draws tickets, one item ahead
+//                thread 32   run_scheduler: draws tickets, one work tile ahead
 //                thread 64   poll_ready_flags, if keys are awaited
 //                thread 96   kMetadataWarp: step messages; thread 0 then only loads
 //   warpgroups 1 to C        Consumer: 64 packed rows each                               232 (160)
 //
 // mbarriers                  arrivals                  a phase ends when
-//   q_full[stage]            1 and bytes               Q and WorkTileRows of an item are there
+//   q_full[stage]            1 and bytes               Q and WorkTileRows of a work tile are there
 //   q_empty[stage]           C                         each warpgroup's rows have been stored from the stage
-//                            4 C (kSingleStageQ)              all scores of the item have been made
+//                            4 C (kSingleStageQ)              all scores of the work tile have been made
 //   k_full[stage]            1 and bytes; 1 (kMetadataWarp)  K and the message of a step are there
 //   k_empty[stage]           4 C consumer warps        nobody looks at its scores again
 //   v_full[stage]            1 and bytes               V of the step is there
 //   v_empty[stage]           4 C consumer warps        it has been multiplied
-//   work_full[slot]          1                         the scheduler has written an item
+//   work_full[slot]          1                         the scheduler has written a work tile
 //   work_empty[slot]         1, 2 (kMetadataWarp)            who walks it has done so
 // Named barriers, one for each warpgroup: from 1 on its turn (PingPong); from C + 1 its zeros in V, or its rows of out,
 // are written; from 2 C + 1 it agrees on a second look.
@@ -28,10 +28,10 @@
 // Shared memory (ForwardSmem)
 //   q                        kStagesQ tiles of 64 C rows; with more than one the rows of out leave from there
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
-//   step, items, work        messages: StepMessage of a step of K, WorkTileRows of an item of Q, WorkMessage
+//   step, work tiles, work        messages: StepMessage of a step of K, WorkTileRows of a work tile of Q, WorkMessage
 //   intervals                of each row the keys that it sees of the run at hand, its warp's own
 //   seen, stretch            what the service threads keep for lack of registers
-//   arrived                  which late keys have come
+//   arrived                  which awaited keys have come
 //
 // Step kinds (StepKind, a sum of them in the word of each warpgroup): kStepSteady, kStepFirst, kStepNewRun, kStepTail,
 // kStepStop. How a consumer takes a step follows from that and from what it has pending: see ConsumerSteps.

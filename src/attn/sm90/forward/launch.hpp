@@ -17,11 +17,11 @@ struct ForwardVariant {
   int head_dim = 128;  ///< with head_dim_v, of a shape class
   int head_dim_v = 128;
   bool softcap = false;
-  bool many = false;       ///< items of ForwardWorkTiles::kMany, where a class has them
-  bool parts = false;      ///< items are parts of query tiles, to be merged
-  bool any_pack = false;   ///< the query heads of an item are no power of two
-  bool many_runs = false;  ///< items have many runs: a kernel that fetches them ahead, where there is one
-  bool aligned = false;    ///< of gathered lists: items of ForwardWorkTiles::kAligned
+  bool many = false;       ///< work tiles of ForwardWorkTiles::kMany, where a class has them
+  bool parts = false;      ///< work tiles are parts of query tiles, to be merged
+  bool any_pack = false;   ///< the query heads of a work tile are no power of two
+  bool many_runs = false;  ///< work tiles have many runs: a kernel that fetches them ahead, where there is one
+  bool aligned = false;    ///< of gathered lists: work tiles of ForwardWorkTiles::kAligned
 };
 
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.

@@ -22,7 +22,7 @@ struct alignas(16) StepMessage {
 };
 static_assert(sizeof(StepMessage) == 64);
 
-/// The rows of an item; written by the producer before it arrives on q_full.
+/// The rows of a work tile; written by the producer before it arrives on q_full.
 template <bool kSplitKv>
 struct alignas(16) WorkTileRows {
   int32_t row0, num_rows;
@@ -40,10 +40,10 @@ struct alignas(16) WorkTileRows<true> {
 enum StepKind : uint32_t {
   kStepNone = 0,
   kStepSteady = 1u << 16,  ///< every row of the warpgroup sees some key of the window
-  kStepFirst = 1u << 17,   ///< first step of an item: Q is needed
+  kStepFirst = 1u << 17,   ///< first step of a work tile: Q is needed
   kStepNewRun = 1u << 19,  ///< the row intervals have changed since they were read
   kStepTail = 1u << 20,    ///< v_valid counts
-  kStepStop = 1u << 21,    ///< no more items
+  kStepStop = 1u << 21,    ///< no more work tiles
 };
 
 // A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *

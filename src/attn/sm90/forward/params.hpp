@@ -57,12 +57,12 @@ struct ForwardParams {
   OutType out_type;
   ReadyFlagParams ready_flags;
   StretchParams stretches;
-  const int32_t* part_rows;  ///< of each item: where in the workspace its rows go, or -1 for those of whole tiles
+  const int32_t* part_rows;  ///< of each work tile: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
   int32_t head_dim_v;               ///< of v and out: read by kernels for any of a class
   uint32_t packing;                 ///< of kernels whose packs may be any number, in place of pack_log2: see packing_of
-  const int32_t* work_tile_groups;  ///< null, or of each item its head group: then `num_groups` is 1
+  const int32_t* work_tile_groups;  ///< null, or of each work tile its head group: then `num_groups` is 1
 };
 
 /// Of lists with gathered runs.

@@ -13,8 +13,8 @@ namespace tangram::sm90 {
 /// window begins, and how many rows of its V are valid.
 template <int kBlockN, bool kPacked>
 struct PendingStep {
-  // The producer begins with a V that belongs to no step, so that the very first item takes the path of all others and
-  // finds its instructions only once.
+  // The producer begins with a V that belongs to no step, so that the very first work tile takes the path of all others
+  // and finds its instructions only once.
   int32_t keys_ = kBlockN, begin16_ = 0, v_valid_ = kBlockN;
   /// The same in the whole warp, as the shuffle tells the compiler.
   __device__ __forceinline__ int32_t uniform_keys() const { return __shfl_sync(0xffffffff, keys_, 0); }

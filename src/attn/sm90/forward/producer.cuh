@@ -180,7 +180,7 @@ struct Producer {
     rings.advance_k();
   }
 
-  /// An item that sees nothing: one step without loads, so that the consumers write its zeros.
+  /// A work tile that sees nothing: one step without loads, so that the consumers write its zeros.
   __device__ __forceinline__ void push_empty_work_tile(const WorkMessage& work) {
     StepMessage& message = begin_step();
     if constexpr (kWrites) fill_words<Traits>(message, kStepFirst);
@@ -241,7 +241,7 @@ struct Producer {
     for (uint32_t part = 0; part < sizeof(TileRange); part += 16) ptx::cp_async_16(place + part, from + part, false);
     ptx::cp_async_commit();
   }
-  /// All runs of an item; the first came with it.
+  /// All runs of a work tile; the first came with it.
   __device__ __forceinline__ void push_fetched_runs(const WorkMessage& work, int32_t run_begin, int32_t run_end) {
     static_assert(!kWarp);
     if (run_begin + 1 < run_end) fetch_run(run_begin + 1);

@@ -14,8 +14,8 @@ template <typename Traits, bool kCounted = Traits::kConsumers == 3>
 struct Rings {
   RingPosition<Traits::kStagesK> k;  // of the step at hand
   RingPosition<Traits::kStagesV> v;
-  RingPosition<Traits::kStagesQ> q;  // of the item at hand
-  bool open = false;                 // a consumer's: rows of an item wait to be finished
+  RingPosition<Traits::kStagesQ> q;  // of the work tile at hand
+  bool open = false;                 // a consumer's: rows of a work tile wait to be finished
   __device__ __forceinline__ int k_stage() const { return k.stage; }
   __device__ __forceinline__ uint32_t k_phase() const { return k.phase; }
   __device__ __forceinline__ void advance_k() { k.advance(); }
@@ -32,7 +32,7 @@ struct Rings {
   __device__ __forceinline__ int q_stage() const { return q.stage; }
   __device__ __forceinline__ uint32_t q_phase() const { return q.phase; }
   __device__ __forceinline__ void advance_q() { q.advance(); }
-  /// Where WorkTileRows of the item at hand, or of the one before, are.
+  /// Where WorkTileRows of the work tile at hand, or of the one before, are.
   __device__ __forceinline__ int work_tile() const {
     return Traits::kStagesQ == 1 ? static_cast<int>(q.phase) : q.stage;
   }
@@ -42,7 +42,7 @@ struct Rings {
 };
 
 /// The same in one register: rings of powers of two, and as many stages of V as of K, so that two counts say all, that
-/// of the item in the lowest bits.
+/// of the work tile in the lowest bits.
 template <typename Traits>
 struct Rings<Traits, true> {
   static constexpr uint32_t kWorkTileRows = 2, kWorkTiles = 2 * Traits::kStagesQ, kOpen = kWorkTiles,

@@ -12,9 +12,9 @@
 
 namespace tangram::sm90 {
 
-/// With kSplitKv items may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With kAnyDim
-/// head dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is written
-/// beyond them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
+/// With kSplitKv work tiles may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With
+/// kAnyDim head dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is
+/// written beyond them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
 template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
           ForwardWorkTiles kWorkTilesT = ForwardWorkTiles::kPlain>
 struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kWorkTilesT), kBlockNT> {
@@ -30,7 +30,7 @@ struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kD
   static constexpr ForwardWorkTiles kWorkTiles = kWorkTilesT;
   static constexpr bool kGathered = false;
   static constexpr bool kFetchesRuns = false;
-  // The last rows of an item may be another one's, whole warpgroups of them.
+  // The last rows of a work tile may be another one's, whole warpgroups of them.
   static constexpr bool kShortWorkTiles = false;
   using Params = ForwardParams;
   static constexpr int kConsumers = kShape.warpgroups;
@@ -42,7 +42,7 @@ struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kD
   static constexpr bool kMetadataWarp = kConsumers == 3;
   static constexpr int kWorkSlots = 2;
   static constexpr int kStagesQ = kShape.stages_q;
-  // With one stage Q is given back before its item ends, whose rows then do not leave through it.
+  // With one stage Q is given back before its work tile ends, whose rows then do not leave through it.
   static constexpr bool kSingleStageQ = kStagesQ == 1;
   static constexpr int kStagesK = kShape.stages_k;
   static constexpr int kStagesV = kShape.stages_v;
@@ -60,19 +60,19 @@ template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct AnyDimForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT), kSoftcapT, true, true> {};
 
-/// The same for where there are many items.
+/// The same for where there are many work tiles.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct ManyForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, ForwardWorkTiles::kMany),
                     kSoftcapT, true, true, ForwardWorkTiles::kMany> {};
 
-/// As ForwardTraits, with the items that a class has for gathered runs alone.
+/// As ForwardTraits, with the work tiles that a class has for gathered runs alone.
 template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
     : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardWorkTiles::kGathered> {};
 
-/// For items of many runs, of which the next is on its way from memory while one is loaded, by a thread that writes no
-/// messages. A kernel of its own: the others are 0.5 % slower with that, some spill.
+/// For work tiles of many runs, of which the next is on its way from memory while one is loaded, by a thread that
+/// writes no messages. A kernel of its own: the others are 0.5 % slower with that, some spill.
 template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;
@@ -97,7 +97,7 @@ struct GatheredTraits : Traits {
   using Params = GatheredParams;
 };
 
-/// WorkTiles that begin with blocks (ForwardWorkTiles::kAligned).
+/// Work tiles that begin with blocks (ForwardWorkTiles::kAligned).
 template <typename Element, int kHeadDim, bool kSoftcap>
 using AlignedTraitsOf =
     GatheredTraits<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>;

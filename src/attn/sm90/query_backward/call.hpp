@@ -12,7 +12,7 @@
 namespace tangram::sm90::query_backward {
 
 /// Whether these kernels can take the call, of a mask that has a list for them: no softcap, no gradients of sinks, no
-/// keys that come late or lie elsewhere, gradients neither added to others nor spread over tensors, in any order.
+/// awaited keys or lie elsewhere, gradients neither added to others nor spread over tensors, in any order.
 bool takes(const AttnBackwardArgs& args, bool awaited_keys);
 
 /// Enqueues the call, whose arguments have been checked.

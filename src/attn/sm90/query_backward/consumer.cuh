@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup: 64 of a step's 128 gathered keys against the 128 packed rows of an item. Scores are transposed
-// (keys by rows), so that P and dS are the register operands of dV = P dO and dK = dS Q of the step, which are added to
-// float32 sums in global memory, a warp its own group of 16 keys; only dS passes through shared memory, for dQ = dS^T K
-// of this warpgroup's 64 rows, which stays in registers to the end of the item.
+// A consumer warpgroup: 64 of a step's 128 gathered keys against the 128 packed rows of a work tile. Scores are
+// transposed (keys by rows), so that P and dS are the register operands of dV = P dO and dK = dS Q of the step, which
+// are added to float32 sums in global memory, a warp its own group of 16 keys; only dS passes through shared memory,
+// for dQ = dS^T K of this warpgroup's 64 rows, which stays in registers to the end of the work tile.
 #pragma once
 
 #include "attn/sm90/query_backward/group_consumer.cuh"
@@ -48,7 +48,7 @@ struct Consumer : Keys {
   __device__ Consumer(const typename Traits::Params& params_in, typename Traits::SmemType& smem_in)
       : Base(params_in, smem_in) {}
 
-  /// All steps of an item that sees keys:
+  /// All steps of a work tile that sees keys:
   ///   S | exponentials | dV | dP, add dV | dS | dK | S', add dK | dQ, exponentials' | dV' | ...
   /// dV and dK are made by panels of columns: dq, P or dS, S or dP and one more panel fill the registers. Nothing is in
   /// flight where the loop is cut. From dK to S' a warpgroup has its turn: while it keeps the tensor cores busy, the

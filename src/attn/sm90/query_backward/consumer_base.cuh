@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup does in a step, for 64 of its 128 gathered keys against the 128 packed rows of an item,
+// What a consumer warpgroup does in a step, for 64 of its 128 gathered keys against the 128 packed rows of a work tile,
 // however keys are named: products, and what is between them. In which order is the pipeline of Consumer.
 #pragma once
 
@@ -29,7 +29,7 @@ struct ConsumerBase {
   const typename Traits::Params& params;
   typename Traits::SmemType& smem;
   const uint32_t warpgroup;  // 0 or 1
-  uint32_t step = 0;         // in all items; uniform in a warp, and known to be
+  uint32_t step = 0;         // in all work tiles; uniform in a warp, and known to be
   float dq[kHeadDim / 2];    // of 64 rows
 
   __device__ ConsumerBase(const typename Traits::Params& params_in, typename Traits::SmemType& smem_in)
@@ -65,7 +65,7 @@ struct ConsumerBase {
     ptx::wgmma_commit();
   }
 
-  /// Starts sums = packed * a panel of columns of the item's rows.
+  /// Starts sums = packed * a panel of columns of the work tile's rows.
   __device__ __forceinline__ void issue_gradient(Half& sums, const Packed& packed, const unsigned char* rows,
                                                  int panel) {
     const uint64_t b = mn_major_operand(ptx::smem_address(rows) + panel * Traits::kPanelBytesQ);

@@ -24,7 +24,7 @@ struct GroupListView {
   const int32_t* groups = nullptr;
   const schedule::RowBits* masks = nullptr;
   int32_t num_work_tiles = 0;
-  int32_t num_head_groups = 1;  ///< each of which has all items; 1 where items name theirs
+  int32_t num_head_groups = 1;  ///< each of which has all work tiles; 1 where work tiles name theirs
   int32_t groups_per_section = 1;
 
   /// Of all head groups.
@@ -53,7 +53,7 @@ class DeviceGroupList {
  private:
   AttnShape shape_;
   int32_t num_work_tiles_ = 0;
-  int32_t num_head_groups_ = 1;  // each of which has all items
+  int32_t num_head_groups_ = 1;  // each of which has all work tiles
   int64_t total_steps_ = 0, longest_steps_ = 0;
   cuda::PackedArrays lists_;
   cuda::PackedArray work_tiles_, groups_, masks_;

@@ -81,7 +81,7 @@ struct GroupConsumer : ConsumerBase<Traits> {
     pack_operand<Element>(p, s);
   }
 
-  /// Of the item whose last step is the current one, which is given back.
+  /// Of the work tile whose last step is the current one, which is given back.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
     const int32_t row_begin = message.row_begin, num_rows = message.num_rows, head = message.head;

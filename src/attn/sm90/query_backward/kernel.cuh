@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel for gathered keys: dq of every item, and sums of dk and dv, by a persistent grid of one CTA a
-// multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. Why it is built so:
+// The backward kernel for gathered keys: dq of every work tile, and sums of dk and dv, by a persistent grid of one CTA
+// a multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. Why it is built so:
 // docs/design/gathered_backward.md.
 //
 // Warp roles                                                                       registers
-//   warpgroup 0, thread 0    Planner: draws items, writes messages                 24
-//                thread 32   Loader of K and of what an item brings
+//   warpgroup 0, thread 0    Planner: draws work tiles, writes messages                 24
+//                thread 32   Loader of K and of what a work tile brings
 //                thread 64   Loader of V
 //   warpgroups 1 and 2       Consumer: 64 keys of a step each, and dq of 64 rows   240
 //
 // mbarriers                  arrivals            a phase ends when
 //   planned[stage]           1                   the message of a step is there
-//   q_full, dout_full        1 and bytes         Q and row statistics, dout of an item are there
+//   q_full, dout_full        1 and bytes         Q and row statistics, dout of a work tile are there
 //   work_tile_empty               8 consumer warps    its last dK has been multiplied
 //   k_full[stage]            1 and bytes         K of a step is there
 //   k_empty[stage]           8 consumer warps    dQ of the step has been multiplied, and its message read
@@ -20,10 +20,10 @@
 //   ds_full[buffer]          8 consumer warps    both warpgroups have written dS of a step
 //
 // Shared memory (Smem)
-//   q, dout                  128 packed rows of an item
+//   q, dout                  128 packed rows of a work tile
 //   k, v                     kStagesK tiles of kKeys gathered keys, one tile
 //   stats, ones              -lse and -delta of the rows, as columns of S and dP; what keys have there
-//   step, item               messages; the planner's item
+//   step, work tile               messages; the planner's work tile
 //   ds                       kDsBuffers times dS, keys by rows
 //
 // Step kinds (StepKind, a sum of them in StepMessage::kind): kStepFirst, kStepLast, kStepOddWorkTile, kStepStop.

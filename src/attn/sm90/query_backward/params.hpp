@@ -15,18 +15,18 @@ using backward::GradType;
 using schedule::GroupWorkTile;
 using schedule::kGroupKeys;
 
-inline constexpr int kRows = 128;  // packed rows of an item: tokens by heads that share a key head
+inline constexpr int kRows = 128;  // packed rows of a work tile: tokens by heads that share a key head
 inline constexpr int kKeys = 128;  // of a step, 64 for each of two consumer warpgroups
 inline constexpr int kStepGroups = kKeys / kGroupKeys;
 /// Sums of dk or dv of a group, in the fragment order of a warp.
 template <int kHeadDim>
 inline constexpr int kGroupFloats = kGroupKeys * kHeadDim;
-/// Of an item: of each row eight bfloat16, as backward::kStatsFloats has them.
+/// Of a work tile: of each row eight bfloat16, as backward::kStatsFloats has them.
 inline constexpr int kStatsFloats = kRows * 4;
 
 /// Strides are in elements.
 struct Params {
-  TensorMap q_map;  ///< boxes of an item
+  TensorMap q_map;  ///< boxes of a work tile
   TensorMap dout_map;
   TensorMap maps[2][2];  ///< of k and v: boxes of one panel and 16 keys, and of 64 keys
   const GroupWorkTile* work_tiles;
@@ -40,7 +40,7 @@ struct Params {
   int64_t dq_row_stride, dq_head_stride;
   int32_t num_work_tiles;
   int32_t num_tiles;
-  int32_t num_head_groups;     ///< each of which has all items; 1 where items name theirs
+  int32_t num_head_groups;     ///< each of which has all work tiles; 1 where work tiles name theirs
   int32_t groups_per_section;  ///< head groups whose keys, values and sums share the L2 cache
   int32_t pack_log2;
   int32_t heads_per_kv;

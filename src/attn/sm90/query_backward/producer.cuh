@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The threads that feed the consumers: one that draws items and says what each step is, one that loads K, Q and dout,
-// one that loads V. Each has few registers: what can be read again is not kept.
+// The threads that feed the consumers: one that draws work tiles and says what each step is, one that loads K, Q and
+// dout, one that loads V. Each has few registers: what can be read again is not kept.
 #pragma once
 
 #include "attn/sm90/query_backward/traits.cuh"
@@ -11,16 +11,16 @@
 
 namespace tangram::sm90::query_backward {
 
-/// Draws items and writes a message for each step.
+/// Draws work tiles and writes a message for each step.
 template <typename Traits>
 struct Planner {
   const Params& params;
   Smem<Traits>& smem;
-  uint32_t step = 0;             // in all items
+  uint32_t step = 0;             // in all work tiles
   uint32_t work_tile_count = 0;  // of those that see keys
 
-  /// Order of work as in the forward kernel (locate_work): sections of head groups, items in the order of the list, the
-  /// groups innermost. Returns the head group.
+  /// Order of work as in the forward kernel (locate_work): sections of head groups, work tiles in the order of the
+  /// list, the groups innermost. Returns the head group.
   __device__ __forceinline__ int32_t locate(int32_t ticket) {
     const int32_t section_size = params.num_work_tiles * params.groups_per_section;
     const int32_t section = ticket / section_size;
@@ -71,7 +71,7 @@ struct Planner {
                   odd | (first == 0 ? kStepFirst : 0) | (first + kStepGroups >= num_groups ? kStepLast : 0));
       }
       if (num_groups != 0) ++work_tile_count;
-      // Not earlier: a ticket drawn while this item has long to go would wait for it.
+      // Not earlier: a ticket drawn while this work tile has long to go would wait for it.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
     smem.work_tile = GroupWorkTile{};
@@ -79,7 +79,7 @@ struct Planner {
   }
 };
 
-/// Loads K of each step and what comes with the first of an item (kV = false), or V.
+/// Loads K of each step and what comes with the first of a work tile (kV = false), or V.
 template <typename Traits, bool kV>
 struct Loader {
   const Params& params;

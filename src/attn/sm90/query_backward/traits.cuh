@@ -20,19 +20,19 @@ inline constexpr int kConsumerWarps = 8;
 
 /// What a step is; several may hold.
 enum StepKind : int32_t {
-  kStepFirst = 1,        ///< of its item
-  kStepLast = 2,         ///< of its item
-  kStepOddWorkTile = 4,  ///< the phase of the barriers of its item
-  kStepStop = 8,         ///< no more items
+  kStepFirst = 1,        ///< of its work tile
+  kStepLast = 2,         ///< of its work tile
+  kStepOddWorkTile = 4,  ///< the phase of the barriers of its work tile
+  kStepStop = 8,         ///< no more work tiles
 };
 
 /// Written by the planner before it arrives on planned.
 struct alignas(16) StepMessage {
   int32_t kind;   ///< a sum of StepKind
-  int32_t count;  ///< groups of keys; 0: an item that sees nothing
+  int32_t count;  ///< groups of keys; 0: a work tile that sees nothing
   int32_t kv_head;
-  int32_t head;                 ///< the first of the item
-  int32_t row_begin, num_rows;  ///< of the item
+  int32_t head;                 ///< the first of the work tile
+  int32_t row_begin, num_rows;  ///< of the work tile
   int32_t masked_from;          ///< groups from here on are masked, or none
   int32_t mask_begin;           ///< that of the first of these in Params::masks
   int32_t groups[kStepGroups];  ///< `count` of GroupList::groups

@@ -19,18 +19,18 @@
 namespace tangram::sm90::token_backward {
 namespace {
 
-// Lists of a part, unless that would be less than kLeastWorkTiles items: more memory would hardly be faster, since each
-// part keeps all multiprocessors busy for a while.
+// Lists of a part, unless that would be less than kLeastWorkTiles work tiles: more memory would hardly be faster, since
+// each part keeps all multiprocessors busy for a while.
 constexpr int64_t kListBytes = int64_t{256} << 20;
 constexpr int64_t kLeastWorkTiles = 1024;
 constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
 
-// Of deterministic calls, what items of a part store: so much, or of kLeastOrdered items.
+// Of deterministic calls, what work tiles of a part store: so much, or of kLeastOrdered work tiles.
 constexpr int64_t kShareBytes = int64_t{1} << 30;
 constexpr int64_t kLeastOrdered = 32;
 constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU
 
-/// Fewer queries an item where there would be too few items to keep the multiprocessors of a Hopper GPU busy.
+/// Fewer queries a work tile where there would be too few work tiles to keep the multiprocessors of a Hopper GPU busy.
 Packing packing_of_call(const AttnShape& shape) {
   constexpr int64_t kBusyWorkTiles = 2 * kMultiprocessors;
   Packing packing = packing_of(shape.num_heads_q / shape.num_heads_kv);
@@ -46,7 +46,7 @@ struct Sizes {
 
   Sizes(const AttnShape& shape, int64_t topk, bool deterministic)
       : ordered(deterministic), packing(packing_of_call(shape)), capacity(capacity_of(shape, topk)) {
-    // Shares of fewer queries take less memory, and more items are at work.
+    // Shares of fewer queries take less memory, and more work tiles are at work.
     while (ordered && packing.tokens > 1 && shares_at_once(shape) < kMultiprocessors) {
       packing.tokens /= 2;
       capacity = capacity_of(shape, topk);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Deterministic calls: the kernel behind the main one of each part. A warp owns a key of a K/V head, finds it in the
-// lists of the part's items, and adds what they have stored for it in the order of items.
+// lists of the part's work tiles, and adds what they have stored for it in the order of work tiles.
 #pragma once
 
 #include "attn/sm90/token_backward/traits.cuh"
@@ -10,7 +10,7 @@ namespace tangram::sm90::token_backward {
 
 inline constexpr int kCollectThreads = 256;
 
-/// Where an item's list, which is in ascending order, has the key: an index of ListParams::keys, or -1.
+/// Where a work tile's list, which is in ascending order, has the key: an index of ListParams::keys, or -1.
 __device__ __forceinline__ int32_t find_entry(const ListParams& lists, int32_t in_part, int32_t key) {
   const int32_t first = in_part * lists.capacity, count = lists.heads[in_part].count;
   const auto key_at = [&](int32_t at) { return __ldg(lists.keys + first + at) & ~(kNanInK | kNanInV); };

@@ -114,7 +114,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
   }
 
-  /// Of the item whose last step is the current one, which is given back.
+  /// Of the work tile whose last step is the current one, which is given back.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
     const int32_t first_query = message.first_query, first_head = message.first_head;

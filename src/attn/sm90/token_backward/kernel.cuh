@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel for token indices: dq of every item, and sums of dk and dv, by a persistent grid of one CTA a
-// multiprocessor, launched with Traits::kThreads threads and sizeof(Traits::SmemType) bytes. Barriers, shared memory
+// The backward kernel for token indices: dq of every work tile, and sums of dk and dv, by a persistent grid of one CTA
+// a multiprocessor, launched with Traits::kThreads threads and sizeof(Traits::SmemType) bytes. Barriers, shared memory
 // and what consumers do in which order are those of query_backward/kernel.cuh; why it is built so:
 // docs/design/token_backward.md.
 //
 // Warp roles                                                                       registers
 //   warpgroup 0              Producer: 32 rows of K and V of a step a warp         40
-//                thread 0    Planner: draws items, writes messages, loads Q, dout
+//                thread 0    Planner: draws work tiles, writes messages, loads Q, dout
 //   warpgroups 1 and 2       Consumer: 64 keys of a step each, and dq of 64 rows   232
 //
 // k_full and v_full have kProducerWarps arrivals and no bytes: a warp arrives when the copies of all its lanes are
@@ -20,7 +20,7 @@
 
 namespace tangram::sm90::token_backward {
 
-/// Rows of items that are no heads, and are never loaded, are zeros for good.
+/// Rows of work tiles that are no heads, and are never loaded, are zeros for good.
 template <typename Smem>
 __device__ __forceinline__ void clear_rows(Smem& smem) {
   static_assert(sizeof(smem.q) == sizeof(smem.dout));

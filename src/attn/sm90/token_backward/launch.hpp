@@ -10,7 +10,7 @@
 
 namespace tangram::sm90::token_backward {
 
-/// All kernels of a call, which is edge.num_parts parts. What says which items a part has is filled in by launch.
+/// All kernels of a call, which is edge.num_parts parts. What says which work tiles a part has is filled in by launch.
 struct Call {
   PrePostParams pre_post;
   Params params;

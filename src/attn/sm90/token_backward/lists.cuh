@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernel that makes the lists of items of several queries from token indices: each key that any of the queries sees
-// once, in ascending order, with the rows that see it. A CTA marks keys in a map in shared memory, stretch by stretch,
-// and lists what is marked.
+// The kernel that makes the lists of work tiles of several queries from token indices: each key that any of the queries
+// sees once, in ascending order, with the rows that see it. A CTA marks keys in a map in shared memory, stretch by
+// stretch, and lists what is marked.
 #pragma once
 
 #include "attn/sm90/token_backward/traits.cuh"
@@ -26,7 +26,7 @@ struct alignas(16) ListSmem {
 struct ListMaker {
   const ListParams& params;
   ListSmem& smem;
-  const int64_t to;  // where the item's list begins
+  const int64_t to;  // where the work tile's list begins
   const int32_t kv_head, first_query;
   int32_t count = 0;  // so far; the same in all threads
   uint32_t turn = 0;  // of warp_counts
@@ -123,7 +123,7 @@ struct ListMaker {
   }
 };
 
-/// A CTA for each item of the part.
+/// A CTA for each work tile of the part.
 __global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ ListParams params) {
   const auto in_part = static_cast<int32_t>(blockIdx.x);
   ListMaker maker(params, *static_cast<ListSmem*>(ptx::dynamic_shared_memory()), in_part);

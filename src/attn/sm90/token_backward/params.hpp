@@ -15,10 +15,10 @@ using query_backward::kRows;
 using query_backward::kStatsFloats;
 
 inline constexpr int kOrderedHeadDim = 128;            // of deterministic calls
-inline constexpr int kBlockRows = 8;                   // a bit of an entry stands for so many rows of an item
+inline constexpr int kBlockRows = 8;                   // a bit of an entry stands for so many rows of a work tile
 inline constexpr int kRowBlocks = kRows / kBlockRows;  // and there are so many
 
-/// How an item's kRows rows are queries by heads of one K/V head: `tokens` queries in a row, `rows_per_token` rows
+/// How a work tile's kRows rows are queries by heads of one K/V head: `tokens` queries in a row, `rows_per_token` rows
 /// each, of which the last ones may be no heads, as may be rows behind the last query. More heads than kRows are parts
 /// of equal size, as few as can be.
 struct Packing {
@@ -34,30 +34,31 @@ constexpr Packing packing_of(int32_t heads_per_kv) {
   return {parts, heads, rows, kRows / rows};
 }
 
-/// The list of an item of several queries: how many keys, and which blocks of its rows see any.
+/// The list of a work tile of several queries: how many keys, and which blocks of its rows see any.
 struct alignas(8) ListHead {
   int32_t count;
   uint32_t seen_blocks;
 };
 
 /// Added to keys of lists of several queries whose k, or v, holds NaN. Queries that see such a key have NaN in lse, or
-/// delta, and so in their gradients. For the others of the item its k, or v, is loaded as zeros, since 0 * NaN is NaN.
+/// delta, and so in their gradients. For the others of the work tile its k, or v, is loaded as zeros, since 0 * NaN is
+/// NaN.
 inline constexpr int32_t kNanInK = 1 << 29, kNanInV = 1 << 30;
 
-/// WorkTiles are counted through all head groups, `work_tiles_per_group` each. A call may be made by parts, of
-/// `num_work_tiles` items from `first_work_tile` on, that use the same memory for their lists.
+/// Work tiles are counted through all head groups, `work_tiles_per_group` each. A call may be made by parts, of
+/// `num_work_tiles` work tiles from `first_work_tile` on, that use the same memory for their lists.
 struct ListParams {
   const int32_t* indices;  ///< [seqlen_q, num_heads_kv, topk]
   const int32_t* counts;   ///< [num_heads_kv, seqlen_q]; of each list so many are to be walked, -1 or keys
   const uint8_t* nans;     ///< [2, num_heads_kv, (seqlen_k + 7) / 8]: bit i: k (or v) of key i of eight holds NaN
-  int32_t* keys;           ///< [num_work_tiles, capacity]; each key that a query of the item sees once, see kNanInK
-  uint16_t* row_blocks;    ///< likewise; bit i: rows from kBlockRows * i on see the key
-  ListHead* heads;         ///< [num_work_tiles]
+  int32_t* keys;         ///< [num_work_tiles, capacity]; each key that a query of the work tile sees once, see kNanInK
+  uint16_t* row_blocks;  ///< likewise; bit i: rows from kBlockRows * i on see the key
+  ListHead* heads;       ///< [num_work_tiles]
   Packing packing;
   int32_t seqlen_q, seqlen_k;
   int32_t num_heads_kv;
   int32_t topk;
-  int32_t capacity;  ///< of an item's list
+  int32_t capacity;  ///< of a work tile's list
   int32_t first_work_tile;
   int32_t work_tiles_per_group;
 };
@@ -69,8 +70,8 @@ struct Params {
   const void* keys[2];  ///< k, v
   int64_t key_head_bytes[2];
   int32_t key_row_bytes[2];
-  ListParams lists;    ///< of items of one query: indices and counts, no more
-  const float* stats;  ///< of all items, kStatsFloats each
+  ListParams lists;    ///< of work tiles of one query: indices and counts, no more
+  const float* stats;  ///< of all work tiles, kStatsFloats each
   float* dk_sums;      ///< [num_heads_kv, seqlen_k, head_dim], columns as sum_column has them; zeros before. Of
                        ///< deterministic calls CollectParams::shares
   float* dv_sums;
@@ -83,7 +84,7 @@ struct Params {
   GradType dq_type;
 };
 
-/// Deterministic calls: adds what the items of a part gave to their keys to the sums.
+/// Deterministic calls: adds what the work tiles of a part gave to their keys to the sums.
 struct CollectParams {
   ListParams lists;
   const float*

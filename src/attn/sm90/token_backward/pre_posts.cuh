@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The two small kernels around the main one. Before: row statistics of every item, as the main kernel loads them, from
-// out, dout and lse, and zeroed sums. After: dk and dv from their sums.
+// The two small kernels around the main one. Before: row statistics of every work tile, as the main kernel loads them,
+// from out, dout and lse, and zeroed sums. After: dk and dv from their sums.
 #pragma once
 
 #include "attn/sm90/backward/pre_posts.cuh"
@@ -52,8 +52,8 @@ __device__ __forceinline__ void find_nans(const PrePostParams& params) {
   }
 }
 
-/// One CTA for each item, through all head groups, or more, for sums of more keys. Rows that are none, or see nothing,
-/// have statistics of zero.
+/// One CTA for each work tile, through all head groups, or more, for sums of more keys. Rows that are none, or see
+/// nothing, have statistics of zero.
 template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kPrePostThreads) before_kernel(const __grid_constant__ PrePostParams params) {
   const int thread = static_cast<int>(threadIdx.x);

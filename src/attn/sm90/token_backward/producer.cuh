@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The warpgroup that feeds the consumers: each of its warps gathers 32 of a step's rows of K and of V. One thread also
-// draws items, says what each step is and loads what an item brings.
+// draws work tiles, says what each step is and loads what a work tile brings.
 #pragma once
 
 #include "attn/sm90/token_backward/traits.cuh"
@@ -12,15 +12,15 @@
 
 namespace tangram::sm90::token_backward {
 
-/// Draws items, writes a message for each step, and loads Q, dout and statistics. One thread.
+/// Draws work tiles, writes a message for each step, and loads Q, dout and statistics. One thread.
 template <typename Traits>
 struct Planner {
   const Params& params;
   typename Traits::SmemType& smem;
-  int32_t in_part = 0;           // the item
+  int32_t in_part = 0;           // the work tile
   int32_t first = 0;             // key of the next step
   uint32_t work_tile_count = 0;  // of those that see keys
-  ListHead head{};               // of the item
+  ListHead head{};               // of the work tile
 
   __device__ Planner(const Params& params_in, typename Traits::SmemType& smem_in) : params(params_in), smem(smem_in) {}
 
@@ -32,13 +32,14 @@ struct Planner {
     if (Traits::kOrdered || lists.packing.tokens > 1) {  // has_lists; by a call the code of other calls would change
       head = lists.heads[in_part];
     } else {
-      // Of one query; a call of such items has one part.
+      // Of one query; a call of such work tiles has one part.
       const int32_t group = in_part / lists.seqlen_q, query = in_part - group * lists.seqlen_q;
       head = {lists.counts[group / lists.packing.parts * lists.seqlen_q + query], kAllBlocks};
     }
   }
 
-  /// After the last step of an item. Not earlier: a ticket drawn while an item has long to go would wait for it.
+  /// After the last step of a work tile. Not earlier: a ticket drawn while a work tile has long to go would wait for
+  /// it.
   __device__ __forceinline__ void draw_work_tile() {
     if (head.count > 0) ++work_tile_count;
     begin_work_tile(atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x));

@@ -19,8 +19,8 @@ using query_backward::kStepStop;
 /// Written by the planner before it arrives on planned.
 struct alignas(16) StepMessage {
   int32_t kind;       ///< a sum of query_backward::StepKind
-  int32_t count;      ///< of keys, from here to the end of the item; 0: an item that sees nothing
-  int64_t first;      ///< where they begin, in ListParams::keys, or indices where items are one query
+  int32_t count;      ///< of keys, from here to the end of the work tile; 0: a work tile that sees nothing
+  int64_t first;      ///< where they begin, in ListParams::keys, or indices where work tiles are one query
   int32_t work_tile;  ///< through all head groups
   int32_t kv_head;
   int32_t first_head;
@@ -39,15 +39,15 @@ struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   static constexpr bool kOrdered = false;
 };
 
-/// Of deterministic calls: what items give to keys is stored, a row for each entry of their lists, also of items of one
-/// query, and added up in the order of items by the kernel behind (collect.cuh).
+/// Of deterministic calls: what work tiles give to keys is stored, a row for each entry of their lists, also of work
+/// tiles of one query, and added up in the order of work tiles by the kernel behind (collect.cuh).
 template <typename ElementT, int kHeadDimT>
 struct OrderedTraits : Traits<ElementT, kHeadDimT> {
   using SmemType = query_backward::Smem<OrderedTraits>;
   static constexpr bool kOrdered = true;
 };
 
-/// Whether items have lists of their own, or their indices are the list.
+/// Whether work tiles have lists of their own, or their indices are the list.
 template <typename Traits>
 __device__ __forceinline__ bool has_lists(const ListParams& lists) {
   return Traits::kOrdered || lists.packing.tokens > 1;

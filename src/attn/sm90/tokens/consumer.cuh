@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// A warpgroup that attends for 64 query heads of an item: scores of a step are made while those before become out.
+// A warpgroup that attends for 64 query heads of a work tile: scores of a step are made while those before become out.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"
@@ -19,7 +19,7 @@ struct Consumer {
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t warpgroup;
-  uint32_t step = 0;             // in all items; uniform in a warp, and known to be
+  uint32_t step = 0;             // in all work tiles; uniform in a warp, and known to be
   uint32_t q[kHeadDim / 16][4];  // operands
   uint32_t p[kKeys / 16][4];
   float s[kKeys / 2];
@@ -30,7 +30,7 @@ struct Consumer {
       : params(params_in), smem(smem_in), warpgroup(__shfl_sync(0xffffffff, threadIdx.x / 128, 0) - 1) {}
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  /// This thread's first row of the item; its second is eight further.
+  /// This thread's first row of the work tile; its second is eight further.
   __device__ __forceinline__ int row() const { return (static_cast<int>(threadIdx.x) / 32 - 4) * 16 + lane() / 4; }
   __device__ __forceinline__ void arrive(uint64_t* barrier) {
     __syncwarp();
@@ -119,7 +119,7 @@ struct Consumer {
     }
   }
 
-  /// Of an item whose list names no key.
+  /// Of a work tile whose list names no key.
   __device__ __forceinline__ void write_nothing(const WorkTile& work_tile) {
     const int thread = static_cast<int>(threadIdx.x) - 128;
     for (int head = thread; head < work_tile.num_heads; head += 128 * Traits::kWarpgroups) {
@@ -146,7 +146,7 @@ struct Consumer {
     pack_operand<Element>(p, s);
   }
 
-  /// Ends step `step`, one of an item that goes on, and makes the probabilities of the next.
+  /// Ends step `step`, one of a work tile that goes on, and makes the probabilities of the next.
   __device__ __forceinline__ void go_on(bool first) {
     float rescale[2];
     await(step + 1);
@@ -166,7 +166,7 @@ struct Consumer {
     advance();
   }
 
-  /// Ends step `step`, the last of item `index`, and makes the probabilities of the next item's first.
+  /// Ends step `step`, the last of work tile `index`, and makes the probabilities of the next work tile's first.
   __device__ __forceinline__ void change_work_tile(int32_t index, bool first) {
     float rescale[2];
     await(step + 1);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel for token indices: out and lse of every item, a query with up to 64 or 128 query heads of one K/V
-// head, by a persistent grid, launched with Traits::kThreads threads and sizeof(Smem) bytes. Why it is built so:
+// The forward kernel for token indices: out and lse of every work tile, a query with up to 64 or 128 query heads of one
+// K/V head, by a persistent grid, launched with Traits::kThreads threads and sizeof(Smem) bytes. Why it is built so:
 // docs/design/token_indices.md.
 //
 // Warp roles                                                         registers
@@ -9,12 +9,12 @@
 //   warpgroups 1 (and 2)   Consumer: 64 query heads each             184 (216)
 //
 // mbarriers        arrivals            a phase ends when
-//   full[stage]    4 producer warps    K and V of a step, with the first of an item Q, are there
+//   full[stage]    4 producer warps    K and V of a step, with the first of a work tile Q, are there
 //   empty[stage]   the consumer warps  they have been multiplied
-//   q_empty        the consumer warps  Q of an item is in registers
+//   q_empty        the consumer warps  Q of a work tile is in registers
 //
 // Shared memory (Smem)
-//   q              query heads of an item, zeros behind them
+//   q              query heads of a work tile, zeros behind them
 //   k, v           kStages times kKeys gathered keys, zeros where a slot has none
 //   missing        which slots have none
 #pragma once

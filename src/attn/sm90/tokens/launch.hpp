@@ -10,7 +10,7 @@
 
 namespace tangram::sm90::tokens {
 
-/// Query heads of an item at most: more share a list in parts.
+/// Query heads of a work tile at most: more share a list in parts.
 inline constexpr int kMostRows = 2 * kRowsOfWarpgroup;
 
 /// Launches the forward kernel on `num_sms` multiprocessors at most. Throws CudaError.

@@ -27,7 +27,7 @@ struct Params {
   int32_t seqlen_q;
   int32_t num_heads_q, num_heads_kv;
   int32_t heads_per_kv;
-  int32_t parts;            ///< of the query heads of a K/V head: items of one list
+  int32_t parts;            ///< of the query heads of a K/V head: work tiles of one list
   int32_t num_work_tiles;   ///< num_heads_kv * seqlen_q * parts, in this order
   float scale_log2;         ///< softmax_scale * log2(e)
   float rescale_threshold;  ///< by how much scores may exceed the reference of their row

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroup that gathers rows of K and V, one by one, and the query heads of an item.
+// The warpgroup that gathers rows of K and V, one by one, and the query heads of a work tile.
 #pragma once
 
 #include "attn/sm90/tokens/traits.cuh"
@@ -11,7 +11,7 @@
 
 namespace tangram::sm90::tokens {
 
-/// Which list and which query heads an item is of.
+/// Which list and which query heads a work tile is of.
 struct WorkTile {
   int32_t kv_head, row, first_head, num_heads;
 
@@ -25,12 +25,12 @@ struct WorkTile {
   }
 };
 
-/// Walks the items of a CTA that see keys. What comes next is asked for an item ahead.
+/// Walks the work tiles of a CTA that see keys. What comes next is asked for a work tile ahead.
 struct WorkTileCursor {
   const Params& params;
   int32_t index;
-  int32_t count = 0;  // entries of the list of item `index` to walk
-  int32_t ahead;      // those of the item behind it
+  int32_t count = 0;  // entries of the list of work tile `index` to walk
+  int32_t ahead;      // those of the work tile behind it
 
   __device__ explicit WorkTileCursor(const Params& params_in)
       : params(params_in), index(static_cast<int32_t>(blockIdx.x) - static_cast<int32_t>(gridDim.x)) {
@@ -40,7 +40,7 @@ struct WorkTileCursor {
   __device__ __forceinline__ int32_t count_of(int32_t work_tile) const {
     return work_tile < params.num_work_tiles ? __ldg(params.counts + work_tile / params.parts) : -1;
   }
-  /// The next item that sees keys; visits those on the way that see none. False when there is none left.
+  /// The next work tile that sees keys; visits those on the way that see none. False when there is none left.
   template <typename Visit>
   __device__ __forceinline__ bool find(const Visit& visit) {
 #pragma unroll 1
@@ -54,7 +54,8 @@ struct WorkTileCursor {
   }
 };
 
-/// Reads the lists of the items of a CTA, step by step, some steps before their keys are copied: lists come from far.
+/// Reads the lists of the work tiles of a CTA, step by step, some steps before their keys are copied: lists come from
+/// far.
 template <int kKeys>
 struct ListReader {
   static_assert(kKeys == 64);
@@ -96,7 +97,7 @@ struct Producer {
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t thread;
-  uint32_t step = 0;             // in all items
+  uint32_t step = 0;             // in all work tiles
   uint32_t handed = 0;           // of these, how many consumers know of
   uint32_t work_tiles = 0;       // of those that see keys
   uint32_t work_tile_begin = 0;  // the first step of the last one
@@ -162,7 +163,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ void begin_work_tile(const WorkTile& work_tile) {
-    // Who waits for Q to be free must not hold back the only step of the item that has it.
+    // Who waits for Q to be free must not hold back the only step of the work tile that has it.
     if (handed <= work_tile_begin) hand_all_over();
     ptx::mbarrier_wait(&smem.q_empty, work_tiles % 2 ^ 1);
     copy_q(work_tile);

@@ -35,7 +35,7 @@ void check_output(const char* function, const char* name, const TensorView& view
 constexpr const char* kForward = "Sm90Tokens::forward";
 constexpr const char* kBackward = "Sm90Tokens::backward";
 
-/// WorkTiles of the query heads that share a list.
+/// Work tiles of the query heads that share a list.
 int32_t parts_of(const AttnShape& shape) {
   return (shape.num_heads_q / shape.num_heads_kv + tokens::kMostRows - 1) / tokens::kMostRows;
 }

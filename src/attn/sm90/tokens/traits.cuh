@@ -18,7 +18,7 @@ template <typename ElementT, int kWarpgroupsT, int kKeysT = 64>
 struct Traits : PanelSizes<kHeadDim, kHeadDim, kRowsOfWarpgroup * kWarpgroupsT, kKeysT> {
   using Element = ElementT;
   static constexpr int kWarpgroups = kWarpgroupsT;
-  static constexpr int kRows = kRowsOfWarpgroup * kWarpgroups;  // query heads of an item
+  static constexpr int kRows = kRowsOfWarpgroup * kWarpgroups;  // query heads of a work tile
   static constexpr int kKeys = kKeysT;                          // of a step
   static constexpr int kStages = kWarpgroups == 1 ? 3 : 384 / kKeys;
   static constexpr int kLag = kWarpgroups;                // further steps that are on their way when one is handed over

@@ -22,7 +22,7 @@ struct Case {
   AttnShape shape;
   std::vector<AttnSlice> slices;
   uint32_t blocks;
-  int multiprocessors;  // that items are dealt for
+  int multiprocessors;  // that work tiles are scheduled for
   DType gradients = DType::kBFloat16;
   bool accumulate = false;  // gradients hold 1 before
   bool strided = false;
@@ -31,7 +31,7 @@ struct Case {
   bool places = false;     // rows of dk and dv go to three tensors
   int64_t sinks = 0;
   bool delta = false;    // given, in the place of out
-  bool by_rule = false;  // dealt as lists that a GPU builds
+  bool by_rule = false;  // scheduled as lists that a GPU builds
 };
 
 inline std::vector<Case> cases() {
@@ -80,20 +80,20 @@ inline std::vector<Case> any_dim_cases() {
   };
 }
 
-/// What any_dim_cases have not: keys that come late or lie elsewhere, gradients that go row by row, sinks, delta in the
+/// What any_dim_cases have not: awaited keys or lie elsewhere, gradients that go row by row, sinks, delta in the
 /// place of out.
 inline std::vector<Case> option_cases() {
   const std::vector<AttnSlice> upper_and_rest{AttnSlice::causal({0, 150}, {0, 650}),
                                               AttnSlice::full({150, 200}, {100, 700})};
   return {
-      {.name = "late keys",
+      {.name = "awaited keys",
        .shape = shape_of(200, 700, 4, 2),
        .slices = upper_and_rest,
        .blocks = 3,
        .multiprocessors = 4,
        .strided = true,
        .late = LateKind::kCome},
-      {.name = "late keys, in pieces, to rows of several tensors",
+      {.name = "awaited keys, in pieces, to rows of several tensors",
        .shape = shape_of(130, 384, 4, 1),
        .slices = {AttnSlice::full({0, 130}, {0, 384})},
        .blocks = 4,

@@ -353,7 +353,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   fill_results(r, expected);
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed);
-  // Images hold no lists for keys that come late.
+  // Images hold no lists for awaited keys.
   const Lists where = c.late != LateKind::kNone || order.seed % 2 == 0 ? Lists::kApart : Lists::kImage;
   const Lists other = c.late == LateKind::kNone && order.seed % 2 == 0 ? Lists::kImage : Lists::kApart;
   if (modes != Modes::kDeterministic) expect_close<Traits>(c, r, expected, order, where);

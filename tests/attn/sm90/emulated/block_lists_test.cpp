@@ -197,7 +197,7 @@ void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_hos
   params.run_tiles = reinterpret_cast<const schedule::RangeQueryTiles*>(image + keys.run_tiles());
   params.q_tiles = reinterpret_cast<const schedule::QueryTile*>(image + keys.q_tiles());
   params.intervals = reinterpret_cast<const RowInterval*>(image);
-  params.num_work_tiles = keys.dealing().num_work_tiles();
+  params.num_work_tiles = keys.schedule().num_work_tiles();
   params.walk = keys.walk();
   params.zeroed_sums = true;
   emulated_backward::fill_results(r.all, r.expected);

@@ -29,7 +29,7 @@ struct Case {
   bool max_logits = false;
   LateKind late = LateKind::kNone;
   bool elsewhere = false;  // most keys lie in other tensors
-  int64_t part_steps = 0;  // unless 0: items are cut into parts of at most so many steps
+  int64_t part_steps = 0;  // unless 0: work tiles are cut into parts of at most so many steps
   SinkLayout sink_layout = SinkLayout::kSh;
   int anew_every = 0;  // as in TileShape
 };
@@ -75,15 +75,15 @@ inline std::vector<AttnSlice> upper_and_rest(int64_t rows) {
   return {AttnSlice::causal({0, rows * 3 / 4}, {0, 650}), AttnSlice::full({rows * 3 / 4, rows}, {100, 700})};
 }
 
-/// What any_dim_cases have not: keys that come late or lie elsewhere, parts of tiles, maxima.
+/// What any_dim_cases have not: awaited keys or lie elsewhere, parts of tiles, maxima.
 inline std::vector<Case> option_cases() {
   return {
-      {.name = "late keys",
+      {.name = "awaited keys",
        .shape = shape_of(200, 700, 4, 2),
        .slices = upper_and_rest(200),
        .strided = true,
        .late = LateKind::kCome},
-      {.name = "late keys, in parts",
+      {.name = "awaited keys, in parts",
        .shape = shape_of(20, 700, 4, 2),
        .slices = {AttnSlice::causal({0, 20}, {0, 700})},
        .out = DType::kFloat32,
@@ -98,7 +98,7 @@ inline std::vector<Case> option_cases() {
        .slices = upper_and_rest(100),
        .max_logits = true,
        .elsewhere = true},
-      {.name = "late keys, others elsewhere",
+      {.name = "awaited keys, others elsewhere",
        .shape = shape_of(130, 700, 2, 1),
        .slices = upper_and_rest(130),
        .out = DType::kFloat32,

@@ -136,7 +136,7 @@ TEST(Sm90EmulatedForward, FetchesRunsHeadDim128) {
   emulated::in_orders(0, block_cases(), close);
 }
 
-/// WorkTiles that begin with the blocks, whose last ones have rows for two or one of three warpgroups.
+/// Work tiles that begin with the blocks, whose last ones have rows for two or one of three warpgroups.
 template <bool kSoftcap>
 void expect_aligned_close(int first) {
   emulated::in_orders(first, block_cases(), [](const Case& c, const Order& order) {

@@ -96,7 +96,7 @@ uint32_t num_blocks();
 uint32_t num_threads();
 
 void yield();
-/// Sometimes lets others run for a while: what a thread does behind an arrival may come late.
+/// Sometimes lets others run for a while: what a thread does behind an arrival may are awaited.
 void pause();
 void wait_until(const char* what, const std::function<bool()>& condition);
 /// Something has happened that others may wait for.

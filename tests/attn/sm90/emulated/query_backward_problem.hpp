@@ -24,7 +24,7 @@ struct Lists {
   const int32_t* groups = nullptr;
   const schedule::RowBits* masks = nullptr;
   int32_t num_work_tiles = 0;
-  bool named = false;  ///< whether items name their head groups
+  bool named = false;  ///< whether work tiles name their head groups
   int32_t groups_per_section = 1;
 };
 

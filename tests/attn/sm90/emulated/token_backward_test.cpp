@@ -22,7 +22,7 @@ using emulated::Order;
 struct Case {
   TokenCase tokens;
   uint32_t blocks;                     // of the grid
-  int32_t parts_of = 1000;             // items
+  int32_t parts_of = 1000;             // work tiles
   int32_t tokens_of_work_tile = 1000;  // at most
 };
 
@@ -104,7 +104,7 @@ token::ListParams lists_of(const RandomTokens& r, const token::PrePostParams& pr
   return lists;
 }
 
-/// Memory for the lists of so many items, of any content before. `ordered`: also of items of one query.
+/// Memory for the lists of so many work tiles, of any content before. `ordered`: also of work tiles of one query.
 struct ListMemory {
   std::vector<int32_t> keys;
   std::vector<uint16_t> row_blocks;
@@ -250,7 +250,7 @@ TEST(Sm90EmulatedTokenBackward, AgreesWithFloat64HeadDim64) {
   expect_all_close<token::Traits<__nv_bfloat16, 64>>(2, cases());
 }
 
-/// Parts end within the items of a K/V head, or are several heads'.
+/// Parts end within the work tiles of a K/V head, or are several heads'.
 std::vector<Case> ordered_cases() {
   constexpr DType kF32 = DType::kFloat32, kF16 = DType::kFloat16;
   using enum TokenLists;
@@ -284,7 +284,7 @@ TEST(Sm90EmulatedTokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
     fill_results(r, expected);
     run_call<token::Traits<__nv_bfloat16, 128>>(r, c, emulated::order(heads % 3));
     nans.expect_gradients(r, expected);
-    if (heads == 32) continue;  // items of one query and of many
+    if (heads == 32) continue;  // work tiles of one query and of many
     run_call<token::OrderedTraits<__nv_bfloat16, 128>>(r, c, emulated::order(heads % 2));
     nans.expect_gradients(r, expected);
   }

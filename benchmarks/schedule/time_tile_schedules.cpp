@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Times the backward pass of masks with given dealings on a Hopper GPU, the dealings of a mask in turns in random
-// order, and prints one figure a line in the project's CSV schema; `strategy` is the dealing (tile_schedule_cases.hpp).
+// Times the backward pass of masks with given schedules on a Hopper GPU, the schedules of a mask in turns in random
+// order, and prints one figure a line in the project's CSV schema; `strategy` is the schedule
+// (tile_schedule_cases.hpp).
 //
-//   time_dealings tests/data/dealing_masks.json machine [regular expression of names [tried | DEALING ...]]
+//   time_tile_schedules tests/data/tile_schedule_masks.json machine [regular expression of names [tried | DEALING ...]]
 //
-// `tried`: of default calls, and the forms that are tried on a kind of mask. Or default calls of the dealings that are
+// `tried`: of default calls, and the forms that are tried on a kind of mask. Or default calls of the schedules that are
 // named (as `p4_t1_i`), and of the one that is chosen.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -55,7 +56,7 @@ struct Tensor {
 /// Operands and results of one mask.
 class Problem {
  public:
-  explicit Problem(const test::DealingCase& of)
+  explicit Problem(const test::ScheduleCase& of)
       : shape_(of.shape),
         mask_(of),
         q_(shape_.seqlen_q, shape_.num_heads_q, shape_.head_dim, 1),
@@ -75,12 +76,12 @@ class Problem {
     backend_.forward(*prepared_, args);
   }
 
-  test::DealingProblem& mask() { return mask_; }
+  test::ScheduleProblem& mask() { return mask_; }
 
-  /// A list that is dealt so; kept by the caller while it is timed.
-  std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::DealingCase& of,
+  /// A list that is scheduled so; kept by the caller while it is timed.
+  std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::ScheduleCase& of,
                                                         const schedule::TileSchedule& how) {
-    // Deterministic calls are not dealt in pieces by length (docs/design/backward_dealing.md).
+    // Deterministic calls are not scheduled in pieces by length (docs/design/tile_schedule.md).
     const BackwardCalls calls = how.max_steps > 0 ? BackwardCalls::kDefault : BackwardCalls::kBoth;
     const schedule::WorkList work =
         schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {calls, how});
@@ -113,15 +114,15 @@ class Problem {
 
   Sm90Backend backend_;
   AttnShape shape_;
-  test::DealingProblem mask_;
+  test::ScheduleProblem mask_;
   Tensor q_, k_, v_, out_, dout_, dq_, dk_, dv_;
   cuda::DeviceBuffer lse_;
   std::unique_ptr<PreparedMask> prepared_;
 };
 
-/// Those of all forms, or of the tried ones; without two that deal the same items in the same order.
-std::vector<schedule::TileSchedule> dealings_to_time(const test::DealingProblem& problem, const GpuModel& gpu,
-                                                     bool tried) {
+/// Those of all forms, or of the tried ones; without two that schedule the same work tiles in the same order.
+std::vector<schedule::TileSchedule> schedules_to_time(const test::ScheduleProblem& problem, const GpuModel& gpu,
+                                                      bool tried) {
   const auto kind = static_cast<size_t>(schedule::kind_of(problem.extents, problem.spread));
   const schedule::Setting in = problem.setting(gpu);
   const bool same_begin = schedule::choose_direction(problem.extents).same_begin;
@@ -129,34 +130,34 @@ std::vector<schedule::TileSchedule> dealings_to_time(const test::DealingProblem&
   std::vector<schedule::TileSchedule> result;
   for (const schedule::ScheduleCandidate& form : schedule::kScheduleCandidates) {
     if (tried && form.cost_factor[kind] == 0) continue;
-    auto how = schedule::dealing_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
+    auto how = schedule::schedule_of(form, problem.extents, problem.shape, gpu, schedule::even_steps(in));
     if (!how) continue;
     how->heads_innermost = schedule::walks_heads_inside(*how, same_begin, problem.spread, problem.shape);
-    std::vector<std::tuple<size_t, int, int, int>> dealt;
+    std::vector<std::tuple<size_t, int, int, int>> scheduled;
     schedule::for_each_work_tile(problem.extents, problem.shape.num_heads_kv, *how,
                                  [&](size_t i, int head, int head_split, int head_splits) {
-                                   dealt.emplace_back(i, head, head_split, head_splits);
+                                   scheduled.emplace_back(i, head, head_split, head_splits);
                                  });
-    if (seen.insert(std::move(dealt)).second) result.push_back(*how);
+    if (seen.insert(std::move(scheduled)).second) result.push_back(*how);
   }
   return result;
 }
 
 /// What is chosen, and what is named.
-std::vector<schedule::TileSchedule> named_dealings(test::DealingProblem& problem, const GpuModel& gpu,
-                                                   std::span<const std::string> names) {
+std::vector<schedule::TileSchedule> named_schedules(test::ScheduleProblem& problem, const GpuModel& gpu,
+                                                    std::span<const std::string> names) {
   schedule::Extents extents = problem.extents;
   std::vector<schedule::TileSchedule> result{
       schedule::choose_tile_schedule(extents, problem.spread, problem.shape, gpu)};
   for (const std::string& name : names) {
-    const schedule::TileSchedule how = test::dealing_from_text(name);
+    const schedule::TileSchedule how = test::schedule_from_text(name);
     if (problem.shape.num_heads_q / problem.shape.num_heads_kv % how.head_splits == 0) result.push_back(how);
   }
   return result;
 }
 
-/// `names`: none, `tried`, or dealings.
-void time_case(const test::DealingCase& of, const std::string& machine, std::span<const std::string> names,
+/// `names`: none, `tried`, or schedules.
+void time_case(const test::ScheduleCase& of, const std::string& machine, std::span<const std::string> names,
                Communicator& control) {
   const bool tried = names.size() == 1 && names[0] == "tried";
   Problem problem(of);
@@ -167,8 +168,8 @@ void time_case(const test::DealingCase& of, const std::string& machine, std::spa
   };
   std::vector<Timed> all;
   const GpuModel gpu = sm90::gpu_of_current_device();
-  for (const schedule::TileSchedule& how : names.empty() || tried ? dealings_to_time(problem.mask(), gpu, tried)
-                                                                  : named_dealings(problem.mask(), gpu, names)) {
+  for (const schedule::TileSchedule& how : names.empty() || tried ? schedules_to_time(problem.mask(), gpu, tried)
+                                                                  : named_schedules(problem.mask(), gpu, names)) {
     all.push_back({how, false, problem.lists(of, how)});
     if (how.max_steps == 0 && names.empty()) all.push_back({how, true, problem.lists(of, how)});
   }
@@ -191,22 +192,23 @@ void time_case(const test::DealingCase& of, const std::string& machine, std::spa
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fmt::print(stderr, "usage: time_dealings MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried | DEALING ...]]\n");
+    fmt::print(stderr,
+               "usage: time_tile_schedules MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried | DEALING ...]]\n");
     return 2;
   }
   try {
     fmt::print(
         "version,machine,mask,seqlen_q,seqlen_k,cp_size,chunk_size,heads_q,heads_kv,head_dim,head_dim_v,dtype,"
         "backend,transport,strategy,figure,unit,value\n");
-    const std::vector<test::DealingCase> cases = test::read_dealing_cases(argv[1]);
+    const std::vector<test::ScheduleCase> cases = test::read_schedule_cases(argv[1]);
     const std::vector<std::string> names(argv + std::min(argc, 4), argv + argc);
     run_local_ranks(1, [&](Communicator& control) {
-      for (const test::DealingCase& of : cases) {
+      for (const test::ScheduleCase& of : cases) {
         if (argc < 4 || std::regex_search(of.name, std::regex(argv[3]))) time_case(of, argv[2], names, control);
       }
     });
   } catch (const std::exception& error) {
-    fmt::print(stderr, "time_dealings: {}\n", error.what());
+    fmt::print(stderr, "time_tile_schedules: {}\n", error.what());
     return 1;
   }
   return 0;

@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "plan/bisect_pack.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +11,7 @@
 #include <limits>
 #include <random>
 
-#include "plan/bisect_pack.hpp"
-#include "plan/dealt_documents.hpp"
+#include "plan/assigned_documents.hpp"
 #include "plan/dispatch.hpp"
 #include "reference/mask_cases.hpp"
 #include "schedule/tile_list.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Causal documents dealt out to ranks, measured row by row.
+// Causal documents sharded to ranks, measured row by row.
 #pragma once
 
 #include <gtest/gtest.h>

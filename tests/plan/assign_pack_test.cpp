@@ -1,14 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "plan/assign_pack.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-#include "plan/assign_pack.hpp"
-#include "plan/dealt_documents.hpp"
+#include "plan/assigned_documents.hpp"
 #include "plan/pack_search.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -105,7 +106,7 @@ TEST(AssignPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
   }
 }
 
-TEST(AssignPack, OthersThanPacksOfFewRanksAreNotDealtSo) {
+TEST(AssignPack, OthersThanPacksOfFewRanksAreNotAssignedSo) {
   const auto documents = causal_documents({{0, 1024}, {1024, 4096}});
   const CutCost cuts{128, 1};
   EXPECT_FALSE(assign_pack(documents, 4096, 16, 0.01, cuts).has_value());             // many ranks

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "schedule/buffer_capacity.hpp"
+
 #include <gtest/gtest.h>
 
-#include "schedule/buffer_capacity.hpp"
 #include "support/message_of.hpp"
 
 namespace tangram::schedule {

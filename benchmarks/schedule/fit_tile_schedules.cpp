@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Fits how slow forms of dealing are beside their makespans to tables of time_dealings, of default and of deterministic
-// calls, and prints what kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp has, and what choosing by it
-// loses; then what is lost with other costs of items:
+// Fits how slow forms of schedule are beside their makespans to tables of time_tile_schedules, of default and of
+// deterministic calls, and prints what kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp has, and what
+// choosing by it loses; then what is lost with other costs of work tiles:
 //
-//   fit_dealings tests/data/dealing_masks.json docs/results/dealings_tried_h200.csv docs/results/dealings_h200.csv
+//   fit_tile_schedules tests/data/tile_schedule_masks.json docs/results/tile_schedules_tried_h200.csv
+//   docs/results/tile_schedules_h200.csv
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using namespace tangram;
 void print_loss(const std::string& what, std::vector<double> slower) {
   std::sort(slower.begin(), slower.end());
   const double mean = std::accumulate(slower.begin(), slower.end(), 0.0) / static_cast<double>(slower.size());
-  fmt::print("{}: {} masks, mean {:.4f} of the fastest dealing's time, 90th percentile {:.3f}, worst {:.3f}\n", what,
+  fmt::print("{}: {} masks, mean {:.4f} of the fastest schedule's time, 90th percentile {:.3f}, worst {:.3f}\n", what,
              slower.size(), mean, slower[slower.size() * 9 / 10], slower.back());
 }
 
@@ -82,14 +83,14 @@ void fit(const char* cases, const char* table, bool deterministic) {
 
 int main(int argc, char** argv) {
   if (argc != 4) {
-    fmt::print(stderr, "usage: fit_dealings MASKS.json DEFAULT.csv DETERMINISTIC.csv\n");
+    fmt::print(stderr, "usage: fit_tile_schedules MASKS.json DEFAULT.csv DETERMINISTIC.csv\n");
     return 2;
   }
   try {
     for (const bool deterministic : {false, true}) fit(argv[1], argv[deterministic ? 3 : 2], deterministic);
     fit_costs(argv[1], argv[2]);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "fit_dealings: {}\n", error.what());
+    fmt::print(stderr, "fit_tile_schedules: {}\n", error.what());
     return 1;
   }
   return 0;
