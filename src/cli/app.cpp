@@ -9,6 +9,8 @@
 #include <iostream>
 #include <new>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/bounded_json.hpp"
@@ -72,6 +74,16 @@ std::string nearest_option(const Verb& verb, const std::string& name) {
   return std::string(nearest_word(name, views));
 }
 
+// What an option that was renamed is called now, or nothing.
+std::string new_name_of(const std::string& option) {
+  constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {
+      {"--head-ranks", "--ulysses-degree N"}, {"--inner-ring", "--inner-ring-size N"}, {"--on-gpus", "--target gpu"}};
+  for (const auto& [old_name, new_name] : kRenamed) {
+    if (option == old_name) return std::string(new_name);
+  }
+  return "";
+}
+
 // What is wrong with an argument that `used` does not know.
 std::string unknown_argument(const std::vector<Verb>& verbs, const Verb& used) {
   std::string name = used.app->remaining().front();
@@ -80,6 +92,7 @@ std::string unknown_argument(const std::vector<Verb>& verbs, const Verb& used) {
   }
   const std::string verb_name = used.app->get_name();
   if (name.rfind("--", 0) != 0) return fmt::format("{}: takes options only (got '{}')", verb_name, name);
+  if (const std::string now = new_name_of(name); !now.empty()) return fmt::format("{}: was renamed: use {}", name, now);
   std::string others;
   for (const Verb& verb : verbs) {
     if (has_option(verb, name)) others += (others.empty() ? "" : ", ") + verb.app->get_name();

@@ -18,7 +18,7 @@ if importlib.util.find_spec("transformers") is not None:
     SERVER.set_forkserver_preload(["torch.distributed", "tangram.distributed", "transformers.modeling_utils"])
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "concepts.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
 BLOCKS = [
     (f"{page.name}:{i}", block)
     for page in PAGES
@@ -35,6 +35,27 @@ def test_pages_of_the_guide_as_one_rank(tmp_path):
     script.write_text(program)
     printed = run_script(script, ranks=1)
     assert len(BLOCKS) >= 4 and all(name in printed for name, _ in BLOCKS)
+
+
+def test_the_script_of_the_readme_on_two_ranks(tmp_path):
+    """As a reader runs it, with the same gradients on one rank and on two."""
+    [block] = [block for name, block in BLOCKS if name == "README.md:0"]
+    assert "torchrun --nproc-per-node=2 train.py" in block
+    sums = []
+    for ranks in (1, 2):
+        script = tmp_path / f"train{ranks}.py"
+        script.write_text(
+            block.replace("x = torch.randn", "torch.manual_seed(1)\nx = torch.randn")
+            + "\nassert q.grad.shape == q.shape and bool(q.grad.abs().sum() > 0)"
+            + "\nassert tangram.undispatch(out, key).shape == (4096, 8, 64)"
+            + "\ngrad = tangram.undispatch(q.grad, key).float()"
+            + "\nif torch.distributed.get_rank() == 0: print('sum', float(grad.abs().sum()))\n"
+            + "torch.distributed.destroy_process_group()\n"
+        )
+        printed = run_script(script, ranks=ranks)
+        sums.append(float(printed.split("sum ")[1].split()[0]))
+    # bfloat16 gradients: parts of two ranks are rounded apart, 2^-8 of each addend and on average far less.
+    assert abs(sums[0] - sums[1]) < 1e-2 * sums[0], sums
 
 
 @pytest.mark.parametrize(
