@@ -156,7 +156,7 @@ TEST(MaskBufferOnTheHost, RefusesWhatItSaysItRefuses) {
       "MaskBuffer: max_documents must be positive and max_slices not negative (got max_documents=0, max_slices=0)");
   buffer.set(causal_mask(kRows, kRows));
   buffer.reserve({.max_documents = 7});
-  EXPECT_EQ(buffer.capacity().documents, 7);
+  EXPECT_EQ(buffer.capacity().max_documents, 7);
   EXPECT_THROW(tensors.step(buffer), InvalidArgument) << "the mask is forgotten";
 }
 
