@@ -179,7 +179,7 @@ TEST(MaskBufferOnTheHost, RefusesMasksThatAGpuHasNoRoomFor) {
   EXPECT_EQ(
       support::message_of([&] { packs.set(varlen_mask(documents, true)); }),
       "MaskBuffer::set: the mask must fit the buffer, a larger max_documents makes room (got 40 tiles of queries, room "
-      "for 33, documents=1)");
+      "for 33, max_documents=1)");
   packs.reserve({.max_documents = 20});
   packs.set(varlen_mask(documents, true));
   EXPECT_EQ(

@@ -148,7 +148,7 @@ TEST(MaskImage, RefusesWhatHasNoRoomAndNamesIt) {
   EXPECT_EQ(message(documents),
             "MaskBuffer::set: the mask must fit the buffer, a larger max_documents makes room (got 60 tiles of "
             "queries, room for "
-            "50, documents=3)");
+            "50, max_documents=3)");
   EXPECT_NE(message(blocks).find("a larger max_slices makes room"), std::string::npos) << message(blocks);
 }
 

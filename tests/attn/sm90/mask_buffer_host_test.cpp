@@ -249,7 +249,7 @@ TEST(MaskBuffer, AMaskThatDoesNotFitIsRefusedBeforeAnythingIsSent) {
   while (ends.back() < kRows) ends.push_back(std::min(kRows, ends.back() + 65));
   const std::string tiles = support::message_of([&] { buffer.set(varlen_mask(ends, true)); });
   EXPECT_NE(tiles.find("a larger max_documents makes room"), std::string::npos) << tiles;
-  EXPECT_NE(tiles.find("documents=4"), std::string::npos) << tiles;
+  EXPECT_NE(tiles.find("max_documents=4"), std::string::npos) << tiles;
   std::vector<AttnSlice> blocks;
   for (int64_t row = 0; row < kRows; row += 128) {
     for (int64_t key = row % 256; key < kRows; key += 256) {
@@ -258,7 +258,7 @@ TEST(MaskBuffer, AMaskThatDoesNotFitIsRefusedBeforeAnythingIsSent) {
   }
   const std::string runs = support::message_of([&] { buffer.set(Mask(kRows, kRows, blocks)); });
   EXPECT_NE(runs.find("a larger max_slices makes room"), std::string::npos) << runs;
-  EXPECT_NE(runs.find("slices=4"), std::string::npos) << runs;
+  EXPECT_NE(runs.find("max_slices=4"), std::string::npos) << runs;
   EXPECT_NE(support::message_of([&] {
               buffer.set(causal_mask(kRows / 2, kRows));
             }).find("lengths of the buffer, 4096 x 4096"),
