@@ -157,7 +157,7 @@ TEST(Rings, WaitForTheCreditOfTheRankThatReceives) {
     verify(*plan, plain_call(), programs);
     FAIL() << "a ring without a credit";
   } catch (const InvalidArgument& error) {
-    EXPECT_THAT(error.what(), ::testing::AnyOf(HasSubstr("(cast) waits for ever"), HasSubstr("has written")));
+    EXPECT_THAT(error.what(), ::testing::AnyOf(HasSubstr("(group_cast) waits for ever"), HasSubstr("has written")));
   }
 }
 
