@@ -34,14 +34,14 @@ constexpr int kNumRounds = 5;
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// All rows to all peers, every second stretch of the landing buffer left out, so that stretches do not merge.
-DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t stretch_rows) {
+DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t local_range_rows) {
   DevicePassSpec spec;
   spec.label = "all to all";
   Exchange exchange;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
-    for (int64_t row = 0; row < rows; row += stretch_rows) {
-      const int64_t end = std::min(rows, row + stretch_rows);
+    for (int64_t row = 0; row < rows; row += local_range_rows) {
+      const int64_t end = std::min(rows, row + local_range_rows);
       exchange.sends.push_back({peer, {row, end}, 2 * (rank * rows + row)});
       exchange.recvs.push_back({peer, {2 * (peer * rows + row), 2 * (peer * rows + row) + end - row}, row});
     }
@@ -53,11 +53,11 @@ DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t stretch_rows
 
 class CastBench {
  public:
-  CastBench(DeviceCommunicator& comm, int64_t rows, int64_t stretch_rows)
+  CastBench(DeviceCommunicator& comm, int64_t rows, int64_t local_range_rows)
       : comm_(comm),
         rows_(rows),
-        stretch_rows_(stretch_rows),
-        pass_(comm.prepare_pass(all_to_all(comm.rank(), comm.size(), rows, stretch_rows))),
+        local_range_rows_(local_range_rows),
+        pass_(comm.prepare_pass(all_to_all(comm.rank(), comm.size(), rows, local_range_rows))),
         source_(static_cast<size_t>(rows * kRowBytes)) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     check(cudaEventCreate(&begin_), "cudaEventCreate");
@@ -80,7 +80,7 @@ class CastBench {
     comm_.check();
     const double planned = static_cast<double>(2 * (comm_.size() - 1) * rows_ * kRowBytes);
     std::printf("cast,%d,%d,%lld,%lld,%.3f,%.1f,%.1f,%.1f,%.1f,%d\n", comm_.size(), comm_.rank(),
-                static_cast<long long>(rows_), static_cast<long long>(stretch_rows_ * kRowBytes >> 10),
+                static_cast<long long>(rows_), static_cast<long long>(local_range_rows_ * kRowBytes >> 10),
                 static_cast<double>(bytes) / 1e6, static_cast<double>(bytes) / 1e3 / eager.device_us,
                 static_cast<double>(bytes) / 1e3 / graphed.device_us, eager.host_us, graphed.host_us,
                 static_cast<double>(bytes) == planned ? 1 : 0);
@@ -125,7 +125,7 @@ class CastBench {
 
   DeviceCommunicator& comm_;
   const int64_t rows_;
-  const int64_t stretch_rows_;
+  const int64_t local_range_rows_;
   std::shared_ptr<DevicePass> pass_;
   cuda::DeviceBuffer source_;
   cudaStream_t stream_ = nullptr;
@@ -139,13 +139,14 @@ int run_rank(Communicator& control) {
   const auto comm = make_device_communicator(control);
   if (control.rank() == 0) {
     std::printf(
-        "kind,ranks,rank,rows,stretch_kib,mb,eager_gb_per_s,graph_gb_per_s,eager_host_us,graph_host_us,bytes_as_planned"
+        "kind,ranks,rank,rows,local_range_kib,mb,eager_gb_per_s,graph_gb_per_s,eager_host_us,graph_host_us,bytes_as_"
+        "planned"
         "\n");
     std::fflush(stdout);
   }
   for (const int64_t rows : {int64_t{8192}, int64_t{32768}}) {
-    for (const int64_t stretch_rows : {int64_t{8}, int64_t{64}, int64_t{512}, int64_t{2048}, int64_t{8192}}) {
-      CastBench(*comm, rows, stretch_rows).run();
+    for (const int64_t local_range_rows : {int64_t{8}, int64_t{64}, int64_t{512}, int64_t{2048}, int64_t{8192}}) {
+      CastBench(*comm, rows, local_range_rows).run();
     }
   }
   return 0;

@@ -23,7 +23,7 @@ struct BufferedPassSpec {
   std::vector<ReturnTensor> returns;     ///< of their gradients; none: no backward pass. Partial rows are not looked at
   int64_t own_rows = 0;                  ///< of a rank's shard
   int64_t sent_rows = 0;                 ///< that a rank sends, and whose gradients come back to it
-  int64_t stretches = 0;                 ///< of rows that are copied together: own ones, and those sent
+  int64_t local_ranges = 0;              ///< of rows that are copied together: own ones, and those sent
   int64_t user_bytes = 0;                ///< of the caller's, which change with the tables
 };
 

@@ -29,13 +29,13 @@ struct CallFingerprint {
     kResults,   ///< which of the results that ranks combine or keep are wanted: bits, see Result
     kDTypes,    ///< of out, dout, dq, dk and dv where they move: see dtypes_word
     kRows,      ///< of what moves rows alone: hash of the dispatch
-    kNumFacts,
+    kNumFields,
   };
   enum Result : uint64_t { kMaxLogits = 1, kKept = 2, kDsink = 4, kDsinkSum = 8, kDsinkAvg = 16 };
 
   uint32_t given = 0;  // bits of the facts that are set; those that are not are not compared
   uint32_t padding = 0;
-  std::array<uint64_t, kNumFacts> words = {};
+  std::array<uint64_t, kNumFields> words = {};
 
   void set(Fact fact, uint64_t word) {
     given |= 1u << fact;

@@ -108,7 +108,7 @@ class Communicator {
 
   /// What the calls that follow belong to, until it is set anew. Compared in each operation between ranks that have
   /// both said it: InvalidArgument on every rank, naming what differs, before anything else is compared or sent.
-  virtual void set_call_fingerprint(const CallFingerprint& facts) = 0;
+  virtual void set_call_fingerprint(const CallFingerprint& fingerprint) = 0;
 
   /// Takes this rank's part in the group's next operation, whichever it is, by refusing it: it throws InvalidArgument
   /// with `reason` on the other ranks. How a rank that cannot accept its own arguments tells its peers. Returns at

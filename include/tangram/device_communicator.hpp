@@ -223,7 +223,7 @@ enum class RecvBufferReuse {
 struct KernelTransfers {
   bool wait_for_rows = false;    ///< there are flags: DevicePass::arrivals
   bool store_at_owners = false;  ///< DevicePass::return_targets, leave_rows
-  RecvBufferReuse landing_reuse = RecvBufferReuse::kNone;
+  RecvBufferReuse recv_buffer_reuse = RecvBufferReuse::kNone;
 };
 
 /// How ranks find out that they make the same without meeting. All ranks make the same calls of agree() and refuse() in
@@ -234,7 +234,7 @@ class Agreement {
   /// What all ranks make next is of the plan with these facts, with the same `options`. Throws InvalidArgument on every
   /// rank, naming what differs, unless that is so: now, or from DevicePass::begin and DeviceCommunicator::check on
   /// those that came first. The group is broken then.
-  virtual void agree(const CallFingerprint& facts, uint64_t options) = 0;
+  virtual void agree(const CallFingerprint& fingerprint, uint64_t options) = 0;
   /// In place of agree() on a rank that cannot: InvalidArgument with `reason` on the others.
   virtual void refuse(std::string_view reason) = 0;
   /// Returns when all ranks have agreed on what this one was the last to name, so that collective calls may follow.
@@ -277,7 +277,7 @@ class DeviceCommunicator {
   /// What the epochs that follow belong to, until it is set anew, as Communicator::set_call_fingerprint: when ranks
   /// that have both said it open an epoch for different calls, their check() throws InvalidArgument, naming what
   /// differs. On GPUs ranks compare 19 bits of a hash.
-  virtual void set_call_fingerprint(const CallFingerprint& facts) = 0;
+  virtual void set_call_fingerprint(const CallFingerprint& fingerprint) = 0;
 
   /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
   /// Capturable. Calls must come in the same order on all ranks, but are no epochs.

@@ -18,7 +18,7 @@ struct DistMaskCapacity {
   int64_t kv_rows = 0;    ///< of a rank's K/V buffer: all rows that its queries see, own ones included
   int64_t sent_rows = 0;  ///< that a rank sends, once for each rank that gets them
   /// Of rows that lie together on both sides: those that a rank sends, and twice those of its own that it sees.
-  int64_t stretches = 512;
+  int64_t local_ranges = 512;
   int64_t documents = 64;  ///< of a rank's part of a mask, as MaskCapacity::documents
   int64_t slices = 0;      ///< likewise; 0: as many as documents
   bool deterministic = false;

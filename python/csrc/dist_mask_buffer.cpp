@@ -34,8 +34,8 @@ class SharedDistMaskBuffer {
                        bool with_gradients, std::shared_ptr<DeviceGroup> group, std::shared_ptr<Backend> backend)
       : backend_(std::move(backend)), gpus_(std::move(group)), num_heads_(like->config.heads.num_heads_q) {
     DistMaskCapacity room;
-    std::tie(room.kv_rows, room.sent_rows, room.stretches, room.documents, room.slices, room.allow_fully_masked_rows) =
-        capacity;
+    std::tie(room.kv_rows, room.sent_rows, room.local_ranges, room.documents, room.slices,
+             room.allow_fully_masked_rows) = capacity;
     room.deterministic = deterministic;
     if (!with_gradients) room.passes = AttnPasses::kForward;
     gpus_->prepare(
@@ -124,7 +124,7 @@ class SharedDistMaskBuffer {
 
 Capacity capacity_of(const Plan& plan) {
   const DistMaskCapacity needed = capacity_for(plan);
-  return {needed.kv_rows,   needed.sent_rows, needed.stretches,
+  return {needed.kv_rows,   needed.sent_rows, needed.local_ranges,
           needed.documents, needed.slices,    needed.allow_fully_masked_rows};
 }
 

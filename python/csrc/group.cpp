@@ -30,9 +30,9 @@ void all_to_all(Group& group, nb::handle send, const std::vector<int64_t>& send_
   const ConstTensorView from = read.input(send, "send");
   const TensorView to = read.output(recv, "recv");
   const nb::gil_scoped_release release;
-  CallFingerprint facts;
-  facts.set(CallFingerprint::kRows, rows);
-  const SharedFingerprint shared(group.communicator(), facts);
+  CallFingerprint fingerprint;
+  fingerprint.set(CallFingerprint::kRows, rows);
+  const SharedFingerprint shared(group.communicator(), fingerprint);
   group.communicator().all_to_all_v(from, send_rows, to, recv_rows, label)->wait();
 }
 
@@ -129,10 +129,10 @@ void DeviceGroup::all_to_all(nb::handle send, const std::vector<int64_t>& send_r
   const std::vector<int64_t> sent = bytes_of(send_rows, from.row_bytes()),
                              received = bytes_of(recv_rows, to.row_bytes());
   const comm::ByteMoves moves{from.data, sent, to.data, received, most_rows * from.row_bytes()};
-  CallFingerprint facts;
-  facts.set(CallFingerprint::kRows, rows);
+  CallFingerprint fingerprint;
+  fingerprint.set(CallFingerprint::kRows, rows);
   enqueue(reinterpret_cast<void*>(stream), [&] {
-    const SharedFingerprint shared(*communicator_, facts);
+    const SharedFingerprint shared(*communicator_, fingerprint);
     mailbox_->all_to_all(moves, reinterpret_cast<void*>(stream));
   });
 }

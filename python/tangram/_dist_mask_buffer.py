@@ -157,7 +157,7 @@ class DistMaskBuffer:
         """The one that is set."""
         plans = [self._plan_of("DistMaskBuffer", key) for key in known]
         *most, some_see_none = (max(sizes) for sizes in zip(*map(dist_mask_capacity, plans), strict=True))
-        names = ("kv_rows", "sent_rows", "stretches", "documents", "slices")
+        names = ("kv_rows", "sent_rows", "local_ranges", "documents", "slices")
         self.capacity = {name: ceil(size * (1 + spare)) for name, size in zip(names, most, strict=True)}
         """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and
         slices, of which long ones count as several."""

@@ -37,7 +37,7 @@ struct PlanVerbOptions {
 ProgramTarget gpu_target() {
   ProgramTarget target;
   target.forward_calls = target.backward_calls = KeyCalls::kAsTheyCome;
-  target.stretch_border = AttnBackend::kLocalKvHalo;
+  target.local_kv_halo = AttnBackend::kLocalKvHalo;
   target.stores_at_owners = true;
   return target;
 }

@@ -36,11 +36,13 @@ std::string find_refusal(std::span<const Signature* const> signatures) {
 }
 
 std::string find_other_call(std::span<const Signature* const> signatures) {
-  const auto is_first = [&](const Signature* signature) { return signature->facts == signatures.front()->facts; };
+  const auto is_first = [&](const Signature* signature) {
+    return signature->fingerprint == signatures.front()->fingerprint;
+  };
   if (std::all_of(signatures.begin(), signatures.end(), is_first)) return {};
-  std::vector<CallFingerprint> facts;
-  for (const Signature* signature : signatures) facts.push_back(signature->facts);
-  return differing_facts(facts);
+  std::vector<CallFingerprint> fingerprint;
+  for (const Signature* signature : signatures) fingerprint.push_back(signature->fingerprint);
+  return differing_fields(fingerprint);
 }
 
 std::string find_row_mismatch(std::span<const Signature* const> signatures) {

@@ -88,7 +88,7 @@ const char* fact_name(CallFingerprint::Fact fact) {
     case CallFingerprint::kResults: return "wanted results";
     case CallFingerprint::kDTypes: return "dtypes";
     case CallFingerprint::kRows: return "the keys' rows";
-    case CallFingerprint::kNumFacts: break;
+    case CallFingerprint::kNumFields: break;
   }
   return "unknown";
 }
@@ -111,23 +111,23 @@ std::string differing_texts(std::span<const std::string> texts, std::span<const 
   return result;
 }
 
-std::string differing_facts(std::span<const CallFingerprint> facts, std::span<const int> ranks) {
+std::string differing_fields(std::span<const CallFingerprint> fingerprint, std::span<const int> ranks) {
   uint32_t given = ~0u;
   bool alike = true;
-  for (const CallFingerprint& one : facts) {
+  for (const CallFingerprint& one : fingerprint) {
     given &= one.given;
-    alike = alike && one == facts.front();
+    alike = alike && one == fingerprint.front();
   }
   if (alike) return {};
   std::string result;
   bool plans_differ = false;
-  for (int i = 0; i < CallFingerprint::kNumFacts; ++i) {
+  for (int i = 0; i < CallFingerprint::kNumFields; ++i) {
     const auto fact = static_cast<CallFingerprint::Fact>(i);
     const bool is_derived =
         fact == CallFingerprint::kDispatch || fact == CallFingerprint::kConfig;  // from what came before
     if ((given >> i & 1) == 0 || (plans_differ && is_derived)) continue;
     std::vector<std::string> texts;
-    for (const CallFingerprint& one : facts) texts.push_back(fact_text(fact, one.words[fact]));
+    for (const CallFingerprint& one : fingerprint) texts.push_back(fact_text(fact, one.words[fact]));
     const std::string text = differing_texts(texts, ranks);
     if (text.empty()) continue;
     plans_differ = plans_differ || fact <= CallFingerprint::kConfig;

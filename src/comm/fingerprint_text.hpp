@@ -16,6 +16,6 @@ std::string differing_texts(std::span<const std::string> texts, std::span<const 
 
 /// `masks differ (rank 0: 1f; rank 1: 2e); softcaps differ (rank 0: 0; rank 1: 5)`: everything that differs of itself,
 /// empty: nothing. When ranks are at different calls, of which some say less, what those say is compared.
-std::string differing_facts(std::span<const CallFingerprint> facts, std::span<const int> ranks = {});
+std::string differing_fields(std::span<const CallFingerprint> fingerprint, std::span<const int> ranks = {});
 
 }  // namespace tangram::comm

@@ -46,7 +46,7 @@ struct PeerRows {
 struct Signature {
   OpKind kind = OpKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
-  CallFingerprint facts;  // of the call that it belongs to
+  CallFingerprint fingerprint;  // of the call that it belongs to
   std::string label;
   uint64_t value = 0;         // kAgreement: what must be equal; otherwise a hash of dtypes, heads and dims
   std::string text;           // kRefusal: why; otherwise dtypes, heads and dims in words

@@ -171,7 +171,7 @@ std::unique_ptr<CommHandle> ProgressCommunicator::post(Make make) {
     refuse(error.what());
     throw;
   }
-  operation.signature.facts = facts_;
+  operation.signature.fingerprint = fingerprint_;
   operation.call = call_;
   return std::make_unique<Handle>(enqueue(std::move(operation)));
 }
@@ -214,9 +214,9 @@ void ProgressCommunicator::require_agreement(uint64_t value, std::string_view wh
   post([&] { return make_agreement(value, what); })->wait();
 }
 
-void ProgressCommunicator::set_call_fingerprint(const CallFingerprint& facts) {
-  facts_ = facts;
-  call_ = facts.given == 0 ? 0 : ++num_calls_;
+void ProgressCommunicator::set_call_fingerprint(const CallFingerprint& fingerprint) {
+  fingerprint_ = fingerprint;
+  call_ = fingerprint.given == 0 ? 0 : ++num_calls_;
 }
 
 void ProgressCommunicator::refuse(std::string_view reason) { enqueue(make_refusal(reason)); }

@@ -62,7 +62,7 @@ class ProgressCommunicator final : public Communicator {
   void all_reduce(std::span<float> values, ReduceOp op, std::string_view label) override;
   void barrier(std::string_view label) override;
   void require_agreement(uint64_t value, std::string_view what) override;
-  void set_call_fingerprint(const CallFingerprint& facts) override;
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override;
   void refuse(std::string_view reason) override;
   void abort(std::string_view reason) noexcept override;
   TrafficCounters counters() const override;
@@ -86,7 +86,7 @@ class ProgressCommunicator final : public Communicator {
 
   std::unique_ptr<Transport> transport_;
   Caller caller_;
-  CallFingerprint facts_;  // of the calling thread, as the next two
+  CallFingerprint fingerprint_;  // of the calling thread, as the next two
   uint64_t num_calls_ = 0;
   uint64_t call_ = 0;
 

@@ -16,7 +16,7 @@ struct WireHead {
   OpKind kind = OpKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
   uint64_t value = 0;
-  CallFingerprint facts;
+  CallFingerprint fingerprint;
   int32_t has_rows = 0;
   char label[132] = {};
   char text[400] = {};
@@ -36,7 +36,7 @@ std::vector<char> encode(const Signature& signature, int num_ranks) {
   head.kind = signature.kind;
   head.op = signature.op;
   head.value = signature.value;
-  head.facts = signature.facts;
+  head.fingerprint = signature.fingerprint;
   head.has_rows = signature.out.empty() ? 0 : 1;
   copy_text(head.label, signature.label);
   copy_text(head.text, signature.text);
@@ -57,7 +57,7 @@ Signature decode(const std::vector<char>& bytes, int num_ranks) {
   std::memcpy(&head, bytes.data(), sizeof(head));
   head.label[sizeof(head.label) - 1] = '\0';
   head.text[sizeof(head.text) - 1] = '\0';
-  Signature signature{head.kind, head.op, head.facts, head.label, head.value, head.text, {}, {}};
+  Signature signature{head.kind, head.op, head.fingerprint, head.label, head.value, head.text, {}, {}};
   if (head.has_rows) {
     const size_t rows_bytes = static_cast<size_t>(num_ranks) * sizeof(PeerRows);
     signature.out.resize(static_cast<size_t>(num_ranks));

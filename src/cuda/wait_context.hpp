@@ -12,7 +12,7 @@ namespace tangram::cuda {
 /// For what a kernel waited.
 enum class WaitKind : uint32_t {
   kNone = 0,
-  kArrival = 1,    ///< rows of a group_cast
+  kReadyFlag = 1,  ///< rows of a group_cast
   kCredit = 2,     ///< a peer's landing buffers to be free
   kReturn = 3,     ///< partial gradients
   kAllReduce = 4,  ///< values of an all_reduce

@@ -12,7 +12,7 @@ namespace tangram {
 
 namespace {
 
-int default_head_ranks(const DistAttnConfig& config) {
+int default_ulysses_degree(const DistAttnConfig& config) {
   for (int count = config.cp_size / 2; count > 1; --count) {
     if (config.cp_size % count == 0 && config.heads.num_heads_kv % count == 0) return count;
   }
@@ -82,7 +82,7 @@ GridShape grid_shape(const DistAttnConfig& config, const char* function) {
     case Strategy::kHybridCp: break;
     case Strategy::kUsp:
     case Strategy::kLoongTrain:
-      shape.ulysses_degree = strategy.ulysses_degree == 0 ? default_head_ranks(config) : strategy.ulysses_degree;
+      shape.ulysses_degree = strategy.ulysses_degree == 0 ? default_ulysses_degree(config) : strategy.ulysses_degree;
       break;
   }
   const HeadConfig& heads = config.heads;

@@ -66,14 +66,14 @@ class DistAttention::Impl {
       context.rank = control.rank();
       context.shape = rank_shape(*plan, context.rank);
       check();
-      context.facts = facts_of(*plan);
+      context.fingerprint = fingerprint_of(*plan);
     };
     if (agreement != nullptr) {
       check_for_all(*agreement, check_all);
-      agreement->agree(context.facts, options);
+      agreement->agree(context.fingerprint, options);
     } else {
       check_for_all(control, control.size() > 1, check_all);
-      agree_on_plan(control, context.facts);
+      agree_on_plan(control, context.fingerprint);
     }
   }
 };

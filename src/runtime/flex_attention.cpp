@@ -12,7 +12,7 @@
 #include "machine/gpu_model.hpp"
 #include "runtime/current_device.hpp"
 #include "runtime/head_loop.hpp"
-#include "schedule/arrival_order.hpp"
+#include "schedule/ready_order.hpp"
 #include "schedule/tile_list.hpp"
 #ifdef TANGRAM_HAVE_CUDA
 #include <cuda_runtime_api.h>

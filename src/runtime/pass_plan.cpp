@@ -88,14 +88,15 @@ uint64_t sink_word(const Sink& sink) {
   return static_cast<uint64_t>(sink.seqlen_sink) * 2 + (sink.layout == SinkLayout::kSsh ? 1 : 0);
 }
 
-CallFingerprint facts_of(const CallFingerprint& plan, AttnPass pass, const AttnOptions& options, const Sink& sink,
-                         int head_dim) {
-  CallFingerprint facts = plan;
-  facts.set(CallFingerprint::kPass, static_cast<uint64_t>(pass));
-  facts.set(CallFingerprint::kScale, options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
-  facts.set(CallFingerprint::kSoftcap, options.softcap);
-  facts.set(CallFingerprint::kSink, sink_word(sink));
-  return facts;
+CallFingerprint fingerprint_of(const CallFingerprint& plan, AttnPass pass, const AttnOptions& options, const Sink& sink,
+                               int head_dim) {
+  CallFingerprint fingerprint = plan;
+  fingerprint.set(CallFingerprint::kPass, static_cast<uint64_t>(pass));
+  fingerprint.set(CallFingerprint::kScale,
+                  options.softmax_scale.value_or(1.0f / std::sqrt(static_cast<float>(head_dim))));
+  fingerprint.set(CallFingerprint::kSoftcap, options.softcap);
+  fingerprint.set(CallFingerprint::kSink, sink_word(sink));
+  return fingerprint;
 }
 
 bool moves_queries(const std::vector<MovementRank>& ranks) {
@@ -104,50 +105,52 @@ bool moves_queries(const std::vector<MovementRank>& ranks) {
 
 }  // namespace
 
-CallFingerprint facts_of(const Plan& plan) {
+CallFingerprint fingerprint_of(const Plan& plan) {
   const HeadConfig& heads = plan.config.heads;
-  CallFingerprint facts;
-  facts.set(CallFingerprint::kMask, plan.mask.hash());
-  facts.set(CallFingerprint::kDispatch, hash_of_dispatch(plan));
-  facts.set(CallFingerprint::kHeads, CallFingerprint::heads_word(heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
-                                                                 heads.head_dim_v, static_cast<int>(heads.dtype)));
-  facts.set(CallFingerprint::kConfig, hash_of_config(plan));
-  return facts;
+  CallFingerprint fingerprint;
+  fingerprint.set(CallFingerprint::kMask, plan.mask.hash());
+  fingerprint.set(CallFingerprint::kDispatch, hash_of_dispatch(plan));
+  fingerprint.set(CallFingerprint::kHeads,
+                  CallFingerprint::heads_word(heads.num_heads_q, heads.num_heads_kv, heads.head_dim, heads.head_dim_v,
+                                              static_cast<int>(heads.dtype)));
+  fingerprint.set(CallFingerprint::kConfig, hash_of_config(plan));
+  return fingerprint;
 }
 
-CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args) {
-  CallFingerprint facts = facts_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
-  facts.set(CallFingerprint::kResults, args.max_logits != nullptr ? uint64_t{CallFingerprint::kMaxLogits} : 0);
-  if (plan.grid.ulysses_degree > 1) facts.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({args.out.dtype}));
-  return facts;
+CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args) {
+  CallFingerprint fingerprint = fingerprint_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
+  fingerprint.set(CallFingerprint::kResults, args.max_logits != nullptr ? uint64_t{CallFingerprint::kMaxLogits} : 0);
+  if (plan.grid.ulysses_degree > 1)
+    fingerprint.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({args.out.dtype}));
+  return fingerprint;
 }
 
-CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args) {
-  CallFingerprint facts = facts_of(of_plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
+CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args) {
+  CallFingerprint fingerprint = fingerprint_of(of_plan, AttnPass::kBackward, args.options, args.sink, args.q.dim);
   uint64_t results = args.kept != nullptr && args.kept->valid ? uint64_t{CallFingerprint::kKept} : 0;
   if (args.dsink != nullptr) {
     results |= CallFingerprint::kDsink;
     if (args.dsink_reduce == DsinkReduce::kSum) results |= CallFingerprint::kDsinkSum;
     if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFingerprint::kDsinkAvg;
   }
-  facts.set(CallFingerprint::kResults, results);
+  fingerprint.set(CallFingerprint::kResults, results);
   if (const int ulysses_degree = plan.grid.ulysses_degree; ulysses_degree > 1) {
     std::optional<DType> dk, dv;  // ranks that share a head of K/V send sums in reduce_dtype
     if (plan.config.heads.num_heads_kv >= ulysses_degree) dk = args.dk.dtype, dv = args.dv.dtype;
-    facts.set(CallFingerprint::kDTypes,
-              CallFingerprint::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
+    fingerprint.set(CallFingerprint::kDTypes,
+                    CallFingerprint::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
   } else if (moves_queries(plan.movement.backward)) {
-    facts.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({std::nullopt, args.dout.dtype}));
+    fingerprint.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({std::nullopt, args.dout.dtype}));
   }
-  return facts;
+  return fingerprint;
 }
 
 namespace {
 
-void agree(Communicator& communicator, const CallFingerprint& facts, const std::string& what) {
+void agree(Communicator& communicator, const CallFingerprint& fingerprint, const std::string& what) {
   Hasher hasher;
-  for (const uint64_t word : facts.words) hasher.add(word);
-  const SharedFingerprint shared(communicator, facts);
+  for (const uint64_t word : fingerprint.words) hasher.add(word);
+  const SharedFingerprint shared(communicator, fingerprint);
   communicator.require_agreement(hasher.value(), what);
 }
 

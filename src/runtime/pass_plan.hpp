@@ -18,16 +18,16 @@
 namespace tangram {
 
 /// What all ranks must share of a plan, and of a pass over it.
-CallFingerprint facts_of(const Plan& plan);
-CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args);
-CallFingerprint facts_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args);
+CallFingerprint fingerprint_of(const Plan& plan);
+CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args);
+CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args);
 
 /// The operations of its life, or the epochs that are opened, belong to a call of these facts, those after it to none.
 template <class Ranks>  // Communicator or DeviceCommunicator
 class SharedFingerprint {
  public:
-  SharedFingerprint(Ranks& communicator, const CallFingerprint& facts) : communicator_(communicator) {
-    communicator.set_call_fingerprint(facts);
+  SharedFingerprint(Ranks& communicator, const CallFingerprint& fingerprint) : communicator_(communicator) {
+    communicator.set_call_fingerprint(fingerprint);
   }
   ~SharedFingerprint() { communicator_.set_call_fingerprint({}); }
   SharedFingerprint(const SharedFingerprint&) = delete;

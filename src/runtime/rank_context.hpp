@@ -66,8 +66,8 @@ struct RankContext {
   Communicator* communicator = nullptr;
   const AttnBackend* backend = nullptr;
   int rank = 0;
-  AttnShape shape;        // q rows of the shard, k rows of the buffer
-  CallFingerprint facts;  // of the plan
+  AttnShape shape;              // q rows of the shard, k rows of the buffer
+  CallFingerprint fingerprint;  // of the plan
   PassRecorder recorder;
 
   const RankPlan& rank_plan() const { return plan->ranks[static_cast<size_t>(rank)]; }

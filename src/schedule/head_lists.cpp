@@ -290,7 +290,8 @@ class WorkJoiner {
   }
 
   /// Walks differ between masks, so that work tiles say theirs.
-  std::vector<WorkTile> work_tiles_of(const WorkList& work, size_t mask, bool deterministic, int32_t first_slab) const {
+  std::vector<WorkTile> work_tiles_of(const WorkList& work, size_t mask, bool deterministic,
+                                      int32_t first_accum_tile) const {
     const Walk& walk = deterministic ? work.deterministic_walk : work.walk;
     const int32_t heads_kv = shape_.num_heads_kv / joined_.num_masks, heads_q = shape_.num_heads_q / joined_.num_masks;
     std::vector<WorkTile> work_tiles = work.work_tiles;
@@ -300,7 +301,7 @@ class WorkJoiner {
       work_tile.kv_head += static_cast<int32_t>(mask) * heads_kv;
       work_tile.head_begin += static_cast<int32_t>(mask) * heads_q;
       work_tile.head_end += static_cast<int32_t>(mask) * heads_q;
-      work_tile.accum_tile += first_slab;
+      work_tile.accum_tile += first_accum_tile;
       work_tile.flags |=
           (walk.descending ? kWorkTileDescending : 0) | (walk.heads_innermost ? kWorkTileHeadsInside : 0);
     }
@@ -367,10 +368,12 @@ WorkList join_work(std::span<const TileList> transposed, std::span<const std::sp
   return WorkJoiner(transposed, slices, shape, gpu, calls).join();
 }
 
-int64_t slab_tables(int num_heads_q, int num_masks) {
+int64_t accum_tile_tables(int num_heads_q, int num_masks) {
   return num_heads_q == num_masks ? num_heads_q : num_heads_q + num_masks - 1;
 }
 
-int32_t slab_stride(int32_t tiles_of_table, int heads_per_mask) { return heads_per_mask == 1 ? 0 : tiles_of_table; }
+int32_t accum_tile_stride(int32_t tiles_of_table, int heads_per_mask) {
+  return heads_per_mask == 1 ? 0 : tiles_of_table;
+}
 
 }  // namespace tangram::schedule

@@ -52,7 +52,7 @@ WorkList join_work(std::span<const TileList> transposed, std::span<const std::sp
                    const AttnShape& shape, const GpuModel& gpu, BackwardCalls calls);
 
 /// See NOTE [tables of masks]: how many tables hold the accumulator tiles of all query heads, and the stride.
-int64_t slab_tables(int num_heads_q, int num_masks);
-int32_t slab_stride(int32_t tiles_of_table, int heads_per_mask);
+int64_t accum_tile_tables(int num_heads_q, int num_masks);
+int32_t accum_tile_stride(int32_t tiles_of_table, int heads_per_mask);
 
 }  // namespace tangram::schedule

@@ -140,8 +140,8 @@ void ImageLayout::check(const TileList& forward, const WorkList& backward) const
 
 size_t ImageLayout::write(std::byte* to, const TileList& forward, const WorkList& backward) const {
   const Writer image{to};
-  *reinterpret_cast<BackwardMaskInfo*>(to + facts()) = {static_cast<int32_t>(backward.work_tiles.size()), backward.walk,
-                                                        backward.zeroed_sums};
+  *reinterpret_cast<BackwardMaskInfo*>(to + mask_info()) = {static_cast<int32_t>(backward.work_tiles.size()),
+                                                            backward.walk, backward.zeroed_sums};
   const auto used = static_cast<int64_t>(backward.q_tiles.size());
   const auto end = static_cast<int32_t>(seqlen_q_);
   image.put(q_tiles_, backward.q_tiles);

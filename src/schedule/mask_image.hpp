@@ -38,7 +38,7 @@ class ImageLayout {
   size_t write(std::byte* to, const TileList& forward, const WorkList& backward) const;
 
   // Offsets in bytes.
-  size_t facts() const { return 0; }  ///< a BackwardMaskInfo
+  size_t mask_info() const { return 0; }  ///< a BackwardMaskInfo
   size_t q_tiles() const { return q_tiles_; }
   size_t covered_queries() const { return covered_queries_; }  ///< always there
   size_t forward_work_tiles() const { return forward_work_tiles_; }

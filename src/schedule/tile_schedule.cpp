@@ -126,10 +126,10 @@ TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnSha
   late.order =
       order_by_readiness(extents, shape, gpu.multiprocessors, as_is.how.max_steps > 0 ? whole : as_is.how, arrives);
   order_groups(late);
-  const Choice by_arrival = choose_form({late, shape, gpu, arrives}, spread, deterministic);
-  if (by_arrival.cost >= as_is.cost) return as_is.how;
+  const Choice by_readiness = choose_form({late, shape, gpu, arrives}, spread, deterministic);
+  if (by_readiness.cost >= as_is.cost) return as_is.how;
   extents = std::move(late);
-  return by_arrival.how;
+  return by_readiness.how;
 }
 
 std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,

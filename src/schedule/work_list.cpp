@@ -117,8 +117,8 @@ double seconds_before(const AttnShape& shape, bool zeroes_sums) {
 /// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call: nobody can
 /// know, but what comes is known, and one link carries it. By index into of_keys; empty where all keys come while the
 /// kernels before the main one run: then tiles are scheduled as if none were awaited.
-std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
-                                      const AwaitedKeys& awaited_keys, double before_s) {
+std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
+                                   const AwaitedKeys& awaited_keys, double before_s) {
   if (awaited_keys.empty()) return {};
   const double cells = static_cast<double>(tiles.shape.block_m) * tiles.shape.block_n;
   const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
@@ -129,8 +129,8 @@ std::vector<double> arrivals_in_steps(const TileList& tiles, const Extents& exte
   bool any = false;
   for (const size_t i : extents.work_tile) {
     const int turn = awaited_keys.turn(tiles.work_tiles[i].row_begin, tiles.work_tiles[i].row_end);
-    const double arrival_s = bytes / h200::kInside.bytes_per_s * turn / awaited_keys.num_turns();
-    arrives.push_back(std::max(0.0, arrival_s - before_s) / step_s);
+    const double ready_s = bytes / h200::kInside.bytes_per_s * turn / awaited_keys.num_turns();
+    arrives.push_back(std::max(0.0, ready_s - before_s) / step_s);
     any = any || arrives.back() > 0;
   }
   if (!any) arrives.clear();
@@ -170,7 +170,7 @@ int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<Wor
   const int group = shape.num_heads_q / shape.num_heads_kv;
   const auto num_heads = static_cast<size_t>(shape.num_heads_kv);
   const int first_head = options.group * shape.num_heads_kv, end_head = first_head + shape.num_heads_kv;
-  std::vector<int32_t> slab_of(of_tiles.size() * num_heads);
+  std::vector<int32_t> accum_tile_of(of_tiles.size() * num_heads);
   int32_t num_accum_tiles = 0;
   double scheduled = 0;  // query tiles of a K/V head
   work_tiles.reserve(most_work_tiles(extents, shape.num_heads_kv, how));
@@ -196,7 +196,7 @@ int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<Wor
             work_tile.num_steps = count * (end - begin);
             work_tile.num_head_splits = is_empty ? 1 : head_splits;
             work_tile.head_split = head_split;
-            int32_t& accum_tile = slab_of[i * num_heads + static_cast<size_t>(head)];
+            int32_t& accum_tile = accum_tile_of[i * num_heads + static_cast<size_t>(head)];
             if (work_tile.num_head_splits > 1 && head_split == 0) accum_tile = num_accum_tiles++;
             work_tile.accum_tile = accum_tile;
             if (before != nullptr) before->push_back(scheduled_before);
@@ -259,7 +259,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   work.zeroed_sums = zeroes_sums(direction.same_begin, is_scattered(visits.tiles, visits.between), visits.tiles,
                                  static_cast<int64_t>(work.q_tiles.size()));
   const std::vector<double> arrives =
-      arrivals_in_steps(tiles, extents, shape, awaited_keys, seconds_before(shape, work.zeroed_sums));
+      ready_in_steps(tiles, extents, shape, awaited_keys, seconds_before(shape, work.zeroed_sums));
   const std::vector<WorkTile> of_tiles = work_tiles_of_tiles(tiles, extents, covered.keys);
   AttnShape all_groups = shape;
   all_groups.num_heads_q *= options.num_groups;

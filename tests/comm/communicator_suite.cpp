@@ -314,19 +314,19 @@ void detects_unlike_calls_on_every_rank(Communicator& comm) {
   comm.barrier("still usable");
 }
 
-CallFingerprint facts_of(uint64_t mask, float softcap) {
-  CallFingerprint facts;
-  facts.set(CallFingerprint::kMask, mask);
-  facts.set(CallFingerprint::kSoftcap, softcap);
-  return facts;
+CallFingerprint fingerprint_of(uint64_t mask, float softcap) {
+  CallFingerprint fingerprint;
+  fingerprint.set(CallFingerprint::kMask, mask);
+  fingerprint.set(CallFingerprint::kSoftcap, softcap);
+  return fingerprint;
 }
 
-void names_which_facts_of_calls_differ(Communicator& comm) {
+void names_which_fields_of_calls_differ(Communicator& comm) {
   const bool is_last = comm.rank() == comm.size() - 1;
-  comm.set_call_fingerprint(facts_of(5, 0.5f));
+  comm.set_call_fingerprint(fingerprint_of(5, 0.5f));
   comm.barrier("alike");
   if (comm.size() == 1) return;
-  comm.set_call_fingerprint(facts_of(5, is_last ? 2.0f : 0.5f));
+  comm.set_call_fingerprint(fingerprint_of(5, is_last ? 2.0f : 0.5f));
   const std::string last = "rank " + std::to_string(comm.size() - 1);
   const std::string softcaps = invalid_argument_text([&] { comm.barrier("pass"); });
   EXPECT_THAT(softcaps, HasSubstr("softcaps differ (rank"));
@@ -334,14 +334,14 @@ void names_which_facts_of_calls_differ(Communicator& comm) {
   EXPECT_THAT(softcaps, HasSubstr(last + ": 2)"));
   EXPECT_THAT(softcaps, ::testing::Not(HasSubstr("masks")));
   // What differs is said although the calls themselves differ as well.
-  comm.set_call_fingerprint(facts_of(is_last ? 7 : 5, 0.5f));
+  comm.set_call_fingerprint(fingerprint_of(is_last ? 7 : 5, 0.5f));
   const std::string masks = invalid_argument_text([&] { comm.barrier(is_last ? "kv stage 2" : "kv stage 1"); });
   EXPECT_THAT(masks, HasSubstr("masks differ (rank"));
   EXPECT_THAT(masks, HasSubstr(last + ": 0000000000000007)"));
   // Facts that one rank does not give are not compared.
   CallFingerprint only_mask;
   only_mask.set(CallFingerprint::kMask, uint64_t{5});
-  comm.set_call_fingerprint(is_last ? only_mask : facts_of(5, 2.0f));
+  comm.set_call_fingerprint(is_last ? only_mask : fingerprint_of(5, 2.0f));
   comm.barrier("said less");
   comm.set_call_fingerprint({});
   comm.barrier("still usable");
@@ -420,7 +420,7 @@ constexpr CommunicatorCase kCases[] = {
     {"AllReducesInPlace", all_reduces_in_place},
     {"AgreesOrNamesWhoDiffers", agrees_or_names_who_differs},
     {"DetectsUnlikeCallsOnEveryRank", detects_unlike_calls_on_every_rank},
-    {"NamesWhichFactsOfCallsDiffer", names_which_facts_of_calls_differ},
+    {"NamesWhichFieldsOfCallsDiffer", names_which_fields_of_calls_differ},
     {"DetectsUnlikeTensorsAndTablesOnEveryRank", detects_unlike_tensors_and_tables_on_every_rank},
     {"OverlapsManyOperations", overlaps_many_operations},
 };

@@ -30,10 +30,10 @@ __global__ void ring_kernel(int* sums) {
   __shared__ int word[kStages];
   __shared__ uint64_t full[kStages], empty[kStages];
   if (threadIdx.x == 0) {
-    constexpr int kArrivals = kRelease == Release::kEach ? kReaders : kRelease == Release::kRace ? 1 : kReaders / 32;
+    constexpr int kReadyFlags = kRelease == Release::kEach ? kReaders : kRelease == Release::kRace ? 1 : kReaders / 32;
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(&full[i], 1);
-      ptx::mbarrier_init(&empty[i], kArrivals);
+      ptx::mbarrier_init(&empty[i], kReadyFlags);
     }
     ptx::fence_barrier_init();
   }

@@ -45,7 +45,7 @@ std::vector<Strategy> strategies() {
   return all;
 }
 
-class CallFactsTest : public ::testing::TestWithParam<Strategy> {
+class CallFingerprintTest : public ::testing::TestWithParam<Strategy> {
  protected:
   StepOptions options() const {
     StepOptions options;
@@ -88,7 +88,7 @@ class CallFactsTest : public ::testing::TestWithParam<Strategy> {
   }
 };
 
-TEST_P(CallFactsTest, DifferentKnownMasksOfEqualTrafficAreNamed) {
+TEST_P(CallFingerprintTest, DifferentKnownMasksOfEqualTrafficAreNamed) {
   const auto nearly = plan(nearly_full_mask());
   const DenseBackend backend;
   expect_refused("masks differ (rank 0: ", [&](Communicator& comm, DistAttention& attention) {
@@ -99,7 +99,7 @@ TEST_P(CallFactsTest, DifferentKnownMasksOfEqualTrafficAreNamed) {
   });
 }
 
-TEST_P(CallFactsTest, AKnownMaskAndANewOneAreNamed) {
+TEST_P(CallFingerprintTest, AKnownMaskAndANewOneAreNamed) {
   const auto nearly = plan(nearly_full_mask());
   const DenseBackend backend;
   expect_refused("masks differ (rank 0: ", [&](Communicator& comm, DistAttention& attention) {
@@ -110,16 +110,16 @@ TEST_P(CallFactsTest, AKnownMaskAndANewOneAreNamed) {
   });
 }
 
-TEST_P(CallFactsTest, DifferentSoftcapsAreNamed) {
+TEST_P(CallFingerprintTest, DifferentSoftcapsAreNamed) {
   expect_options_refused("softcaps differ (rank 0: 0; rank 1: 2)", [](StepOptions& own) { own.attn.softcap = 2; });
 }
 
-TEST_P(CallFactsTest, DifferentScalesAreNamed) {
+TEST_P(CallFingerprintTest, DifferentScalesAreNamed) {
   expect_options_refused("softmax_scales differ (rank 0: 0.353553; rank 1: 0.5)",
                          [](StepOptions& own) { own.attn.softmax_scale = 0.5f; });
 }
 
-TEST_P(CallFactsTest, DifferentSinksAreNamed) {
+TEST_P(CallFingerprintTest, DifferentSinksAreNamed) {
   expect_options_refused("sinks differ (rank 0: none; rank 1: 2 for all rows)",
                          [](StepOptions& own) { own.seqlen_sink = 2; });
   expect_options_refused("sinks differ (rank 0: none; rank 1: 1 of each row)", [](StepOptions& own) {
@@ -128,7 +128,7 @@ TEST_P(CallFactsTest, DifferentSinksAreNamed) {
   });
 }
 
-TEST_P(CallFactsTest, ForwardBesideBackwardIsNamed) {
+TEST_P(CallFingerprintTest, ForwardBesideBackwardIsNamed) {
   expect_refused(
       "passes differ (rank 0: forward; rank 1: backward)", [&](Communicator& comm, DistAttention& attention) {
         const HeadConfig heads = options().heads;
@@ -152,7 +152,7 @@ TEST_P(CallFactsTest, ForwardBesideBackwardIsNamed) {
 }
 
 // An explicit scale that is the default is the same call.
-TEST_P(CallFactsTest, TheDefaultScaleMayBeWrittenOut) {
+TEST_P(CallFingerprintTest, TheDefaultScaleMayBeWrittenOut) {
   const StepInputs inputs = make_inputs(full_mask(testing::kSeqlen, testing::kSeqlen), options());
   const auto full = plan(full_mask(testing::kSeqlen, testing::kSeqlen));
   const DenseBackend backend;
@@ -241,7 +241,7 @@ void expect_dtypes_of_passes(const std::shared_ptr<const Plan>& plan, const std:
 
 HeadConfig bfloat16_heads(int num_heads_kv) { return {4, num_heads_kv, 8, 8, DType::kBFloat16}; }
 
-TEST_P(CallFactsTest, DTypesThatMoveAreNamedBeforeARowMoves) {
+TEST_P(CallFingerprintTest, DTypesThatMoveAreNamedBeforeARowMoves) {
   const auto full =
       plan_of(full_mask(testing::kSeqlen, testing::kSeqlen), bfloat16_heads(4), kNumRanks, {GetParam(), 0, 0, {}});
   if (full->grid.ulysses_degree > 1) {
@@ -263,7 +263,7 @@ TEST(CallFingerprint, DoutMovesWithQueries) {
   expect_dtypes_of_passes(plan, {}, {"dout"});
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, CallFactsTest, ::testing::ValuesIn(strategies()),
+INSTANTIATE_TEST_SUITE_P(Strategies, CallFingerprintTest, ::testing::ValuesIn(strategies()),
                          [](const auto& param_info) { return std::string(to_string(param_info.param)); });
 
 }  // namespace

@@ -151,14 +151,14 @@ TEST(DistAttentionErrors, PlanForAnotherNumberOfRanksIsRefused) {
 }
 
 /// As DenseBackend, but for tensors on a device.
-class ElsewhereBackend final : public DelegatingBackend {
+class LocalKvBackend final : public DelegatingBackend {
  public:
-  ElsewhereBackend() : DelegatingBackend("elsewhere") {}
+  LocalKvBackend() : DelegatingBackend("elsewhere") {}
   MemoryKind memory() const override { return MemoryKind::kDevice; }
 };
 
 TEST(DistAttentionErrors, BackendsForDeviceMemoryAreRefused) {
-  const ElsewhereBackend backend;
+  const LocalKvBackend backend;
   const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 2, 1, 1);
   expect_refused_on_every_rank(2,
                                "backend must work on host memory, see AttnBackendOptions::host_memory (got elsewhere",
@@ -176,7 +176,7 @@ TEST(DistAttentionErrors, BackendsForHostMemoryAreRefusedOnGpus) {
 }
 
 TEST(DistAttentionErrors, PlansForAnotherNumberOfRanksAreRefusedOnGpus) {
-  const ElsewhereBackend backend;
+  const LocalKvBackend backend;
   const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 4, 1, 1);
   expect_refused_on_every_rank(2, "plan must be for as many ranks as the communicator has (got 4 and 2)",
                                [&](Communicator& comm) {
@@ -187,7 +187,7 @@ TEST(DistAttentionErrors, PlansForAnotherNumberOfRanksAreRefusedOnGpus) {
 
 // What is of GPUs alone: in builds with CUDA these refuse, elsewhere there is nothing to ask.
 TEST(DistAttentionErrors, GpusAreRefusedOnEveryRankWhereTheyCannotBe) {
-  const ElsewhereBackend backend;
+  const LocalKvBackend backend;
   const auto plan = plan_of(full_mask(kSeqlen, kSeqlen), heads_of(2, 2, DType::kFloat32), 2, 1, 1);
   run_local_ranks(2, [&](Communicator& comm) {
     testing::HostMemoryDevice device(comm);

@@ -22,7 +22,7 @@ TEST(AwaitedKeys, NoneAreThereFromTheStart) {
   }
 }
 
-TEST(AwaitedKeys, ATileWaitsForTheLastArrivalOfItsGranules) {
+TEST(AwaitedKeys, ATileWaitsForTheLastFlagOfItsGranules) {
   // Flag 7 comes first, though its keys lie behind; [32, 40) shares a granule with keys that are there.
   const AwaitedKeys late(std::vector<KeyReadyFlag>{{{64, 96}, 7}, {{32, 40}, 2}}, 200);
   EXPECT_EQ(late.flags(), (std::vector<int32_t>{7, 2}));
@@ -36,7 +36,7 @@ TEST(AwaitedKeys, ATileWaitsForTheLastArrivalOfItsGranules) {
   EXPECT_EQ(late.turn(96, 200), 0);
 }
 
-TEST(AwaitedKeys, AFlagOfSeveralArrivalsIsOneTurn) {
+TEST(AwaitedKeys, AFlagOfSeveralKeyRangesIsOneTurn) {
   const AwaitedKeys late(std::vector<KeyReadyFlag>{{{0, 16}, 5}, {{32, 48}, 5}}, 48);
   EXPECT_EQ(late.num_turns(), 1);
   EXPECT_EQ(late.needed(), (std::vector<uint64_t>{1, 0, 1}));

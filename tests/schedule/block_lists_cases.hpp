@@ -52,7 +52,7 @@ inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
 }
 
 /// The same of heads of so much, where few multiprocessors have enough of few pieces.
-inline BlockCase at_rest_case(const BlockCase& of, int head_dim = 128) {
+inline BlockCase kv_stationary_case(const BlockCase& of, int head_dim = 128) {
   BlockCase c = plain_case(of);
   c.shape.head_dim = c.shape.head_dim_v = head_dim;
   c.gpu.multiprocessors = 4;
@@ -78,8 +78,8 @@ inline std::vector<BlockCase> gathered_cases() {
           plain_case(block_case(3000, 3008, 16, 2, 16, 128, 2)),
           plain_case(block_case(2048, 2048, 2, 2, 128, 128, 1)),
           plain_case(block_case(2000, 2000, 16, 2, 16, 128, 2), 128),
-          at_rest_case(block_case(1000, 1008, 16, 4, 32, 256, 2), 64),
-          at_rest_case(block_case(2000, 2000, 24, 8, 128, 128, 4)),
+          kv_stationary_case(block_case(1000, 1008, 16, 4, 32, 256, 2), 64),
+          kv_stationary_case(block_case(2000, 2000, 24, 8, 128, 128, 4)),
           block_case(1024, 4000, 12, 4, 64, 128, 2, AttnPasses::kBackward),
           plain_case(block_case(0, 512, 8, 2, 32, 128, 2)),
           plain_case(block_case(512, 0, 8, 2, 32, 128, 2)),

@@ -136,10 +136,10 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
 
 // Whatever the mask, work tiles are as many: of each tile of keys every query head is in one, with all steps that its
 // mask has there, and of one that nobody sees one work tile for each K/V head writes zeros.
-TEST(BlockLists, WorkTilesOfKeysAtRestAreScheduledHeadByHead) {
+TEST(BlockLists, WorkTilesOfKvStationaryAreScheduledHeadByHead) {
   std::mt19937 rng(12);
   for (const int multiprocessors : {1, 16, 132}) {
-    BlockCase c = at_rest_case(block_case(1100, 1104, 16, 4, 32, 128, 2));
+    BlockCase c = kv_stationary_case(block_case(1100, 1104, 16, 4, 32, 128, 2));
     c.gpu.multiprocessors = multiprocessors;
     BuiltBlocks images(c);
     const KeyImage& keys = images.layout().keys();
@@ -181,8 +181,8 @@ TEST(BlockLists, WorkTilesOfKeysAtRestAreScheduledHeadByHead) {
 }
 
 // Keys of a tile that see other queries each, of masks of the host: runs have intervals of their own.
-TEST(BlockLists, KeysAtRestOfMasksOfTheHost) {
-  const BlockCase c = at_rest_case(block_case(512, 512, 8, 2, 32, 128, 2));
+TEST(BlockLists, KvStationaryOfMasksOfTheHost) {
+  const BlockCase c = kv_stationary_case(block_case(512, 512, 8, 2, 32, 128, 2));
   BuiltBlocks images(c);
   const BlockImageLayout& layout = images.layout();
   const std::vector<AttnSlice> halves{AttnSlice::full({0, 128}, {0, 64}), AttnSlice::full({128, 512}, {64, 128})};

@@ -153,10 +153,10 @@ TEST(GatherRuns, KnowsTilesThatCutBlocks) {
   EXPECT_EQ(same.work_tiles, whole.work_tiles);
   EXPECT_EQ(same.runs, whole.runs);
   EXPECT_TRUE(same.groups.empty());
-  TileList by_arrival = cut;
-  std::swap(by_arrival.work_tiles.front(), by_arrival.work_tiles.back());
-  by_arrival.work_tiles.front().run_end = by_arrival.work_tiles.front().run_begin;
-  EXPECT_FALSE(cuts_blocks(by_arrival));
+  TileList by_readiness = cut;
+  std::swap(by_readiness.work_tiles.front(), by_readiness.work_tiles.back());
+  by_readiness.work_tiles.front().run_end = by_readiness.work_tiles.front().run_begin;
+  EXPECT_FALSE(cuts_blocks(by_readiness));
   EXPECT_FALSE(cuts_blocks(build_tile_list({}, 1024, 2048, {24, 128})));
 }
 

@@ -228,13 +228,13 @@ TEST(HeadLists, EveryQueryHeadWalksTheCellsOfItsMaskBackwards) {
   }
 }
 
-TEST(HeadLists, TablesCoverAllRowsAndNoTwoSlabsMeet) {
+TEST(HeadLists, TablesCoverAllRowsAndNoTwoAccumTilesMeet) {
   for (const HeadProblem& p : head_problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = joined_work(p, BackwardCalls::kDefault);
     const int per_mask = p.shape.num_heads_q / p.num_masks();
     const auto tiles = static_cast<int32_t>(work.q_tiles.size()) / p.num_masks();
-    const int64_t accum_tiles = slab_tables(p.shape.num_heads_q, p.num_masks()) * tiles;
+    const int64_t accum_tiles = accum_tile_tables(p.shape.num_heads_q, p.num_masks()) * tiles;
     std::set<int64_t> taken;
     for (int head = 0; head < p.shape.num_heads_q; ++head) {
       int32_t end = 0;
@@ -242,7 +242,7 @@ TEST(HeadLists, TablesCoverAllRowsAndNoTwoSlabsMeet) {
         const int32_t at = head / per_mask * tiles + t;
         ASSERT_EQ(work.q_tiles[size_t(at)].row_begin, end);
         end = work.q_tiles[size_t(at)].row_end;
-        const int64_t accum_tile = int64_t{head} * slab_stride(tiles, per_mask) + at;
+        const int64_t accum_tile = int64_t{head} * accum_tile_stride(tiles, per_mask) + at;
         ASSERT_TRUE(accum_tile < accum_tiles && taken.insert(accum_tile).second);
       }
       EXPECT_EQ(end, p.shape.seqlen_q);
@@ -273,7 +273,7 @@ TEST(HeadLists, TurnsFollowTheOrderOfSchedule) {
   }
 }
 
-TEST(HeadLists, PiecesOfAnWorkTileComeInOrderAndShareASlabWithNoOthers) {
+TEST(HeadLists, PiecesOfAnWorkTileComeInOrderAndShareAAccumTileWithNoOthers) {
   HeadProblem p = head_problems()[2];
   p.multiprocessors = 64;
   const WorkList work = joined_work(p, BackwardCalls::kDefault);

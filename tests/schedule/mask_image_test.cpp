@@ -96,11 +96,11 @@ TEST(MaskImage, HoldsTheListsOfOneMaskAfterTheOther) {
       const size_t bytes = layout.write(image, lists.forward, work);
       ASSERT_LE(bytes, layout.bytes());
       std::fill(image + bytes, image + layout.bytes(), std::byte{0xff});  // is not copied
-      const auto& facts = *at<BackwardMaskInfo>(image, layout.facts());
-      EXPECT_EQ(facts.num_work_tiles, static_cast<int32_t>(work.work_tiles.size()));
-      EXPECT_EQ(facts.walk.descending, work.walk.descending);
-      EXPECT_EQ(facts.walk.heads_innermost, work.walk.heads_innermost);
-      EXPECT_EQ(facts.zeroed_sums, work.zeroed_sums);
+      const auto& mask_info = *at<BackwardMaskInfo>(image, layout.mask_info());
+      EXPECT_EQ(mask_info.num_work_tiles, static_cast<int32_t>(work.work_tiles.size()));
+      EXPECT_EQ(mask_info.walk.descending, work.walk.descending);
+      EXPECT_EQ(mask_info.walk.heads_innermost, work.walk.heads_innermost);
+      EXPECT_EQ(mask_info.zeroed_sums, work.zeroed_sums);
       expect_bytes(lists.forward.work_tiles, image + layout.forward_work_tiles(), "forward items");
       expect_bytes(work.work_tiles, image + layout.backward_work_tiles(), "work_tiles");
       expect_bytes(work.q_tiles, image + layout.q_tiles(), "query tiles");

@@ -394,14 +394,14 @@ TEST(TileSchedule, TheChoiceIsTheFastestOfAllForms) {
   }
 }
 
-TEST(OrderByArrival, KeysThatAreThereChangeNothing) {
+TEST(OrderByReadiness, KeysThatAreThereChangeNothing) {
   const Extents extents = extents_of({5, 9, 7, 9, 1});
   const AttnShape shape{64, 64, 2, 2, 128, 128, DType::kBFloat16};
   EXPECT_EQ(order_by_readiness(extents, shape, 2, {1, false}, std::vector<double>(5, 0.0)), extents.order);
 }
 
 // Shortest last is what lets all multiprocessors end together, so only the first wave is other tiles.
-TEST(OrderByArrival, TilesThatAreThereCoverTheWaitAndTheShortestStayLast) {
+TEST(OrderByReadiness, TilesThatAreThereCoverTheWaitAndTheShortestStayLast) {
   // Local tiles 0 to 5, remote ones 6 to 9, which come one after the other.
   const Extents extents = extents_of({20, 20, 3, 4, 2, 1, 30, 30, 30, 30});
   const AttnShape shape{640, 640, 1, 1, 128, 128, DType::kBFloat16};
@@ -410,7 +410,7 @@ TEST(OrderByArrival, TilesThatAreThereCoverTheWaitAndTheShortestStayLast) {
             (std::vector<size_t>{0, 1, 6, 7, 8, 9, 3, 2, 4, 5}));
 }
 
-TEST(OrderByArrival, WithNothingToDoTheEarliestComesNext) {
+TEST(OrderByReadiness, WithNothingToDoTheEarliestComesNext) {
   const Extents extents = extents_of({5, 5, 5});
   const AttnShape shape{192, 192, 1, 1, 128, 128, DType::kBFloat16};
   EXPECT_EQ(order_by_readiness(extents, shape, 4, {1, false}, std::vector<double>{30, 10, 20}),

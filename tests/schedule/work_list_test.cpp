@@ -33,10 +33,10 @@ WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, cons
 /// come late.
 std::vector<std::pair<int64_t, int>> scheduled(int64_t rows, bool late) {
   const AttnShape shape{rows, 12288, 64, 8, 128, 128, DType::kBFloat16};
-  const KeyReadyFlag arrival{{0, 8192}, 0};
+  const KeyReadyFlag ready_flag{{0, 8192}, 0};
   std::vector<std::pair<int64_t, int>> work_tiles;
-  const WorkList work =
-      make({AttnSlice::causal({0, rows}, {0, 12288})}, shape, late ? AwaitedKeys({&arrival, 1}, 12288) : AwaitedKeys());
+  const WorkList work = make({AttnSlice::causal({0, rows}, {0, 12288})}, shape,
+                             late ? AwaitedKeys({&ready_flag, 1}, 12288) : AwaitedKeys());
   for (const WorkTile& work_tile : work.work_tiles) work_tiles.emplace_back(work_tile.row_begin, work_tile.head_begin);
   return work_tiles;
 }
@@ -86,14 +86,14 @@ const std::vector<WorkTile>& deterministic_work_tiles(const WorkList& work) {
 void expect_all_scheduled_once(const std::vector<WorkTile>& work_tiles, int32_t num_accum_tiles, int group) {
   std::set<std::pair<int32_t, int32_t>> seen;  // (first key, query head)
   std::map<std::pair<int32_t, int32_t>, int32_t> next_piece;
-  std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_slab;
+  std::map<int32_t, std::pair<int32_t, int32_t>> owner_of_accum_tile;
   for (const WorkTile& work_tile : work_tiles) {
     EXPECT_EQ(work_tile.head_begin / group, work_tile.kv_head);
     EXPECT_EQ((work_tile.head_end - 1) / group, work_tile.kv_head);
     const std::pair<int32_t, int32_t> owner{work_tile.row_begin, work_tile.kv_head};
     EXPECT_EQ(work_tile.head_split, next_piece[owner]++) << "a piece waits for the ones before it";
     if (work_tile.num_head_splits > 1) {
-      EXPECT_EQ(owner_of_slab.emplace(work_tile.accum_tile, owner).first->second, owner);
+      EXPECT_EQ(owner_of_accum_tile.emplace(work_tile.accum_tile, owner).first->second, owner);
       EXPECT_LT(work_tile.accum_tile, num_accum_tiles);
     }
     if (work_tile.num_steps == 0) {
@@ -339,7 +339,7 @@ TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
 }
 
 // They take 90 us. The kernels before the main one take 140 us for 8,192 rows, 9 for 512.
-TEST(WorkList, LateKeysThatComeBeforeTheMainKernelLeaveTheScheduleAsItIs) {
+TEST(WorkList, AwaitedKeysThatComeBeforeTheMainKernelLeaveTheScheduleAsItIs) {
   EXPECT_EQ(scheduled(8192, true), scheduled(8192, false));
   EXPECT_NE(scheduled(512, true), scheduled(512, false));
 }

@@ -4,14 +4,14 @@
 // The current device as schedules see it.
 #pragma once
 
-#include "cuda/device_facts.hpp"
+#include "cuda/device_info.hpp"
 #include "machine/gpu_model.hpp"
 
 namespace tangram::sm90 {
 
 inline GpuModel gpu_of_current_device() {
-  const cuda::DeviceFacts& facts = cuda::facts_of_current_device();
-  return {facts.multiprocessors, facts.l2_bytes, facts.memory_bytes_per_s};
+  const cuda::DeviceInfo& mask_info = cuda::info_of_current_device();
+  return {mask_info.multiprocessors, mask_info.l2_bytes, mask_info.memory_bytes_per_s};
 }
 
 }  // namespace tangram::sm90

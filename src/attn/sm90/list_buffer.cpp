@@ -12,7 +12,7 @@ namespace tangram::sm90 {
 
 namespace {
 
-size_t slabs_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
+size_t accum_tiles_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
   if (shape.num_heads_q == shape.num_heads_kv) return 0;  // a work tile has one head
   return static_cast<size_t>(layout.num_key_tiles()) * static_cast<size_t>(shape.num_heads_kv);
 }
@@ -26,7 +26,7 @@ ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, Forward
       work_tiles_(work_tiles),
       capacity_(capacity),
       layout_(shape, forward, backward::kTileShape, capacity),
-      call_(static_cast<size_t>(layout_.num_q_tiles()), slabs_of(layout_, shape), shape),
+      call_(static_cast<size_t>(layout_.num_q_tiles()), accum_tiles_of(layout_, shape), shape),
       memory_(
           std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))) {
   if (capacity.block_size > 0) {
@@ -94,7 +94,7 @@ void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_pos
   params.dq_order_segments = at<backward::DqOrderSegment>(layout_.dq_order_segments());
   params.num_q_tiles = pre_post.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
   pre_post.num_accum_tiles = call_.num_kernels * static_cast<int32_t>(call_.accum_tiles);
-  params.facts = pre_post.facts = at<backward::BackwardMaskInfo>(layout_.facts());
+  params.mask_info = pre_post.mask_info = at<backward::BackwardMaskInfo>(layout_.mask_info());
 }
 
 void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const {

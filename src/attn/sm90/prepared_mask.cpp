@@ -47,11 +47,11 @@ void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other) 
   mask.buffer != nullptr ? mask.buffer->check_refused() : mask.block_buffer->check_refused();
 }
 
-StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
-                             const ConstTensorView& v, const void* table) {
+LocalKvParams local_kv_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
+                              const ConstTensorView& v, const void* table) {
   const AttnShape& shape = mask.shape;
-  const int64_t num_rows = table != nullptr ? 0 : mask.stretches.num_rows();
-  if (table == nullptr && (mask.stretches.empty() || (k.data == nullptr && v.data == nullptr))) return {};
+  const int64_t num_rows = table != nullptr ? 0 : mask.local_ranges.num_rows();
+  if (table == nullptr && (mask.local_ranges.empty() || (k.data == nullptr && v.data == nullptr))) return {};
   for (const auto& [view, dim] : {std::pair{&k, shape.head_dim}, std::pair{&v, shape.head_dim_v}}) {
     const bool fits = view->data != nullptr && view->rows >= num_rows && view->heads == shape.num_heads_kv &&
                       view->dim == dim && view->dtype == shape.dtype;
@@ -66,7 +66,7 @@ StretchParams stretch_params(const char* function, const Sm90Mask& mask, const C
             "{}, strides {} and {} elements)",
             function, view->data, view->row_stride, view->head_stride);
   }
-  return table != nullptr ? StretchParams{static_cast<const GranuleRange*>(table)} : mask.stretches.params();
+  return table != nullptr ? LocalKvParams{static_cast<const GranuleRange*>(table)} : mask.local_ranges.params();
 }
 
 }  // namespace tangram::sm90

@@ -13,7 +13,7 @@
 #include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/block_buffer.hpp"
 #include "attn/sm90/device_awaited_keys.hpp"
-#include "attn/sm90/device_key_stretches.hpp"
+#include "attn/sm90/device_local_kv_ranges.hpp"
 #include "attn/sm90/list_buffer.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
 #include "cuda/packed_arrays.hpp"
@@ -62,12 +62,12 @@ struct Sm90Mask final : PreparedMask {
   std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
   schedule::AwaitedKeys awaited_keys;
   DeviceAwaitedKeys awaited_keys_on_device;
-  DeviceKeyStretches stretches;
+  DeviceLocalKvRanges local_ranges;
 
   /// Before each call is put on `stream`, of what both passes read.
   void before_call(cudaStream_t stream) const {
     awaited_keys_on_device.before_call(stream);
-    stretches.before_call(stream);
+    local_ranges.before_call(stream);
   }
   /// The lists of such calls; null: not prepared.
   const backward::DeviceWorkList* backward_of(bool deterministic) const {
@@ -97,7 +97,7 @@ struct Sm90Mask final : PreparedMask {
                          (backward_groups ? backward_groups->device_bytes() : 0);
     return static_cast<int64_t>(lists + (buffer ? buffer->device_bytes() : 0) +
                                 (block_buffer ? block_buffer->device_bytes() : 0) +
-                                awaited_keys_on_device.device_bytes() + stretches.device_bytes());
+                                awaited_keys_on_device.device_bytes() + local_ranges.device_bytes());
   }
 };
 
@@ -116,7 +116,7 @@ void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);
 
 /// The stretches of a call that gives these other tensors or, empty ones, none: of its `table` or, null, of the mask.
 /// Throws InvalidArgument, naming `function`, unless they are like k and v and have the rows of the mask's stretches.
-StretchParams stretch_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
-                             const ConstTensorView& v, const void* table);
+LocalKvParams local_kv_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
+                              const ConstTensorView& v, const void* table);
 
 }  // namespace tangram::sm90

@@ -149,18 +149,19 @@ void Sm90Backend::prepare_ready_flags(PreparedMask& mask, std::span<const KeyRea
   prepared.awaited_keys_on_device = sm90::DeviceAwaitedKeys(prepared.awaited_keys);
 }
 
-void Sm90Backend::prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> stretches) const {
+void Sm90Backend::prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> local_ranges) const {
   Sm90Mask& prepared = sm90::as_sm90(mask);
-  prepared.stretches = sm90::DeviceKeyStretches(stretches, prepared.shape.seqlen_k);
+  prepared.local_ranges = sm90::DeviceLocalKvRanges(local_ranges, prepared.shape.seqlen_k);
 }
 
 int64_t Sm90Backend::local_kv_table_bytes(int64_t seqlen_k) const {
-  const int64_t granules = (seqlen_k + sm90::kStretchGranule - 1) / sm90::kStretchGranule;
+  const int64_t granules = (seqlen_k + sm90::kLocalKvGranule - 1) / sm90::kLocalKvGranule;
   return granules * static_cast<int64_t>(sizeof(sm90::GranuleRange));
 }
 
-void Sm90Backend::write_local_kv_table(std::span<const LocalKvRange> stretches, int64_t seqlen_k, std::byte* to) const {
-  const std::vector<sm90::GranuleRange> table = sm90::stretches_of_granules(stretches, seqlen_k);
+void Sm90Backend::write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k,
+                                       std::byte* to) const {
+  const std::vector<sm90::GranuleRange> table = sm90::local_ranges_of_granules(local_ranges, seqlen_k);
   std::copy(table.begin(), table.end(), reinterpret_cast<sm90::GranuleRange*>(to));
 }
 

@@ -32,9 +32,9 @@ class Sm90Backend final : public AttnBackend {
   bool wants_all_keys(std::span<const AttnSlice> slices, const AttnShape& shape) const override;
   bool supports_local_kv() const override { return true; }
   bool takes_delta() const override { return true; }
-  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> stretches) const override;
+  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> local_ranges) const override;
   int64_t local_kv_table_bytes(int64_t seqlen_k) const override;
-  void write_local_kv_table(std::span<const LocalKvRange> stretches, int64_t seqlen_k, std::byte* to) const override;
+  void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k, std::byte* to) const override;
   int64_t forward_workspace_bytes(const PreparedMask& mask) const override;
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
   std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override;

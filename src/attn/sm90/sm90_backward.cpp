@@ -63,7 +63,7 @@ void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
 }
 
 /// `view` holds rows in the place of those of `gradient`.
-void check_settled(const AttnShape& shape, const char* name, const TensorView& gradient, const TensorView& view) {
+void check_final(const AttnShape& shape, const char* name, const TensorView& gradient, const TensorView& view) {
   check_view(kFunction, name, view, view.rows, gradient.heads, gradient.dim);
   check_dtype(name, view.dtype, shape.dtype, true);
   require(view.row_stride == gradient.row_stride && view.head_stride == gradient.head_stride,
@@ -81,8 +81,8 @@ void check_places(const AttnShape& shape, const AttnBackwardArgs& args) {
   if (dk.data == nullptr && dv.data == nullptr) return;
   require(dk.data != nullptr && dv.data != nullptr && (places.of_key != nullptr || shape.seqlen_k == 0),
           "Sm90Backend::backward: dk_final and dv_final must be given together, with places");
-  check_settled(shape, "dk_final", args.dk, dk);
-  check_settled(shape, "dv_final", args.dv, dv);
+  check_final(shape, "dk_final", args.dk, dk);
+  check_final(shape, "dv_final", args.dv, dv);
   require(dk.dtype == dv.dtype, "Sm90Backend::backward: dk_final and dv_final must have one dtype (got {} and {})",
           to_string(dk.dtype), to_string(dv.dtype));
   require(dk.rows == dv.rows, "Sm90Backend::backward: dk_final and dv_final must have as many rows (got {} and {})",
@@ -120,7 +120,7 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   fill_map(params.dout_map, shape, args.dout, sm90::backward::kTileShape.block_n);
   fill_map(params.k_map, shape, args.k, sm90::backward::kTileShape.block_m);
   fill_map(params.v_map, shape, args.v, sm90::backward::kTileShape.block_m);
-  if (params.stretches.of_granule != nullptr) {
+  if (params.local_ranges.of_granule != nullptr) {
     fill_map(params.k_local_map, shape, args.k_local, sm90::backward::kTileShape.block_m);
     fill_map(params.v_local_map, shape, args.v_local, sm90::backward::kTileShape.block_m);
   }
@@ -131,7 +131,7 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.dv_final = args.places.dv_final.data;
   params.dk_others = args.places.dk_others;
   params.dv_others = args.places.dv_others;
-  params.settled_type = grad_type(args.places.dk_final);
+  params.final_type = grad_type(args.places.dk_final);
   params.dk_row_stride = args.dk.row_stride;
   params.dk_head_stride = args.dk.head_stride;
   params.dv_row_stride = args.dv.row_stride;
@@ -258,8 +258,8 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   const cuda::ProfileRange range("tangram: attention backward");
   Params params{};
   PrePostParams pre_post{};
-  params.stretches =
-      sm90::stretch_params("Sm90Backend::backward", prepared, args.k_local, args.v_local, args.local_kv_table);
+  params.local_ranges =
+      sm90::local_kv_params("Sm90Backend::backward", prepared, args.k_local, args.v_local, args.local_kv_table);
   fill_params(params, prepared.shape, args);
   params.ready_flags = prepared.awaited_keys_on_device.params(args.ready_flags);
   fill_edge(pre_post, prepared.shape, args, params.softmax_scale);

@@ -82,7 +82,7 @@ void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardWorkTiles w
   };
   params.k_map = keys_map(args.k);
   params.v_map = keys_map(args.v);
-  const bool elsewhere = params.stretches.of_granule != nullptr;
+  const bool elsewhere = params.local_ranges.of_granule != nullptr;
   params.k_local_map = elsewhere ? keys_map(args.k_local) : params.k_map;
   params.v_local_map = elsewhere ? keys_map(args.v_local) : params.v_map;
   // Where a warpgroup has no whole query rows they leave without it.
@@ -124,7 +124,7 @@ ForwardParams forward_params(const Sm90Mask& mask, const AttnForwardArgs& args) 
   const int pack = packed_heads(mask.shape, work_tiles_of(mask));
   ForwardParams params{};
   fill_lists(params, mask, pack);
-  params.stretches = sm90::stretch_params("Sm90Backend", mask, args.k_local, args.v_local, args.local_kv_table);
+  params.local_ranges = sm90::local_kv_params("Sm90Backend", mask, args.k_local, args.v_local, args.local_kv_table);
   fill_maps(params, mask.shape, work_tiles_of(mask), args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
@@ -165,9 +165,9 @@ sm90::GatheredParams gathered_params(const int32_t* groups, const ForwardParams&
   };
   fill(gathered.maps[0], args.k);
   fill(gathered.maps[1], args.v);
-  if (params.stretches.of_granule != nullptr) {
-    fill(gathered.elsewhere_maps[0], args.k_local);
-    fill(gathered.elsewhere_maps[1], args.v_local);
+  if (params.local_ranges.of_granule != nullptr) {
+    fill(gathered.local_kv_maps[0], args.k_local);
+    fill(gathered.local_kv_maps[1], args.v_local);
   }
   return gathered;
 }

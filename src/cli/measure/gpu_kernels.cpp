@@ -13,7 +13,7 @@
 #include "cli/measure/measured_mask.hpp"
 #include "cli/text_table.hpp"
 #include "cuda/check.hpp"
-#include "cuda/device_facts.hpp"
+#include "cuda/device_info.hpp"
 #include "runtime/device/row_kernels.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/dtype.hpp"
@@ -40,7 +40,7 @@ KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, cons
           heads.dtype,
           heads.head_dim,
           heads.head_dim_v,
-          cuda::facts_of_current_device().multiprocessors,
+          cuda::info_of_current_device().multiprocessors,
           "measured",
           forward,
           backward};
@@ -133,13 +133,13 @@ Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& option
   cuda::check(cudaGetDevice(&current), "cudaGetDevice");
   cudaDeviceProp properties{};
   cuda::check(cudaGetDeviceProperties(&properties, current), "cudaGetDeviceProperties");
-  const cuda::DeviceFacts& facts = cuda::facts_of_current_device();
+  const cuda::DeviceInfo& info = cuda::info_of_current_device();
   Measured measured;
   MachineFile& file = measured.file;
   file.name = fmt::format("{} x {}", control.size(), properties.name);
   file.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   measured.notes.push_back(fmt::format("{}: {} multiprocessors, {} of L2 cache, {} of memory", properties.name,
-                                       facts.multiprocessors, bytes_text(static_cast<double>(facts.l2_bytes)),
+                                       info.multiprocessors, bytes_text(static_cast<double>(info.l2_bytes)),
                                        bytes_text(static_cast<double>(file.memory_bytes))));
   file.memory_bytes_per_s = measure_row_bytes_per_s(options.num_repeats);
   measured.notes.push_back(

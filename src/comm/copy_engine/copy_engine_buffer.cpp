@@ -70,7 +70,7 @@ void CopyEngineBuffer::set(const BufferedTables& tables, const std::function<voi
   require(!is_open_, "BufferedPass::set: must come between epochs (got an open one of '{}')", spec_.label);
   require(!cuda::is_captured(cuda::as_stream(stream)),
           "BufferedPass::set: the stream must not be being captured, tables are set between replays (got one that is)");
-  const size_t bytes = image_.write(ring_.next(), tables, group_->state.facts_tag(), tensor_offsets_, write);
+  const size_t bytes = image_.write(ring_.next(), tables, group_->state.fingerprint_tag(), tensor_offsets_, write);
   ring_.copy_to(memory_->as<void>(), bytes, cuda::as_stream(stream));
   rows_sent_ = tables.exchange.rows_sent();
   rows_received_ = tables.exchange.rows_received();
@@ -85,8 +85,8 @@ uint64_t CopyEngineBuffer::peers() const {
 EpochParams CopyEngineBuffer::epoch_params() const {
   const int slot = slot_of(open_);
   EpochParams params = group_->epoch_params(numbers_[slot]);
-  params.tag = facts_tag_;
-  params.tables_tag = &facts()->tag;
+  params.tag = fingerprint_tag_;
+  params.tables_tag = &counts()->tag;
   params.recv_buffers = {(*recv_buffers_)->epoch_cell(slot), (*recv_buffers_)->released(slot), peers()};
   if (has_returns()) params.returns = {(*returns_)->epoch_cell(0), (*returns_)->released(0), peers()};
   return params;
@@ -111,7 +111,7 @@ void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sou
   cuda::keep_while_graph_lives(cuda::as_stream(stream), memory_);
   open_ = pass;
   is_open_ = true;
-  facts_tag_ = group_->state.facts_tag();
+  fingerprint_tag_ = group_->state.fingerprint_tag();
   ExchangeParams params;
   params.epoch = epoch_params();
   params.own.chunks = at<Chunk>(image_.chunks());
@@ -119,11 +119,11 @@ void CopyEngineBuffer::begin(AttnPass pass, std::span<const ConstTensorView> sou
   for (size_t t = 0; t < sources.size(); ++t) params.own.sources[t] = sources[t].data;
   params.sent = params.own;
   params.own.count = image_.max_own_chunks();
-  params.own.range = facts()->own_chunks;
+  params.own.range = counts()->own_chunks;
   params.own.sources[image_.zero_source()] = zeros_.as<void>();
   params.sent.count = image_.max_sent_chunks();
-  params.sent.range = facts()->sent_chunks;
-  params.wait = wait_params(cuda::WaitKind::kArrival);
+  params.sent.range = counts()->sent_chunks;
+  params.wait = wait_params(cuda::WaitKind::kReadyFlag);
   params.state = exchange_.as<int32_t>();
   launch_exchange(params, cuda::as_stream(stream));
   const std::vector<int64_t> row_bytes = recv_row_bytes(tensors_of(spec_));
@@ -181,7 +181,7 @@ void CopyEngineBuffer::finish_reduce_and_end(std::span<const ConstTensorView> ow
     params.entries = at<int32_t>(image_.merge_entries());
     params.num_before = at<int32_t>(image_.merge_before());
     params.chosen = at<int32_t>(image_.merge_rows());
-    params.num_rows = &facts()->num_merged;
+    params.num_rows = &counts()->num_merged;
   }
   uint32_t* const num_ended = peers_.as<uint32_t>() + group_->state.size() - 1;
   launch_merge_and_end(merged, wait_params(cuda::WaitKind::kReturn), epoch_params(), {}, num_ended, false,

@@ -45,7 +45,7 @@ class CopyEngineBuffer final : public BufferedPass {
   const T* at(size_t offset) const {
     return reinterpret_cast<const T*>(memory_->as<std::byte>() + offset);
   }
-  const BufferedFacts* facts() const { return at<BufferedFacts>(image_.facts()); }
+  const BufferedCounts* counts() const { return at<BufferedCounts>(image_.counts()); }
   bool has_returns() const { return open_ == AttnPass::kBackward; }
   uint64_t peers() const;
   EpochParams epoch_params() const;
@@ -74,7 +74,7 @@ class CopyEngineBuffer final : public BufferedPass {
   bool is_set_ = false;
   bool is_open_ = false;
   AttnPass open_ = AttnPass::kForward;
-  uint32_t facts_tag_ = 0;  // of the call whose epoch is open
+  uint32_t fingerprint_tag_ = 0;  // of the call whose epoch is open
   int64_t rows_sent_ = 0, rows_received_ = 0;
 };
 

@@ -26,7 +26,7 @@ void CopyEnginePass::note_sources(const Transfer& transfer, const void* const* s
   for (const Target& target : transfer.targets) {
     for (const Copy& copy : target.copies) {
       const char* const from = static_cast<const char*>(sources[copy.tensor]) + copy.from;
-      sends_landing_ = sends_landing_ || (begin <= from && from < end);
+      sends_recv_buffer_ = sends_recv_buffer_ || (begin <= from && from < end);
     }
   }
 }
@@ -125,7 +125,7 @@ void CopyEnginePass::wait_group_cast(int stage, void* stream) {
   params.count = transfer.num_waits;
   params.size = group_->state.size();
   params.pass = number_;
-  params.kind = cuda::WaitKind::kArrival;
+  params.kind = cuda::WaitKind::kReadyFlag;
   add_gives(params);
   launch_wait(params, cuda::as_stream(stream));
 }

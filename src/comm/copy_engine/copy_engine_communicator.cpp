@@ -61,7 +61,7 @@ CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicator
   tables = cuda::DeviceBuffer::copy_of(pointers.data(), pointers.size() * sizeof(char*));
   counters = cuda::DeviceBuffer::zeros(2 * sizeof(uint64_t));
   const cuda::WaitContext context{
-      reinterpret_cast<uint64_t*>(control_block->local()), tables.as<uint64_t*>(), state.device_board(),
+      reinterpret_cast<uint64_t*>(control_block->local()), tables.as<uint64_t*>(), state.device_control_block(),
       static_cast<uint64_t>(state.timeout_s() * 1e9),      control.rank(),         size};
   context_ = cuda::DeviceBuffer::copy_of(&context, sizeof(context));
   load_kernels();
@@ -103,7 +103,7 @@ std::shared_ptr<DevicePass> CopyEngineCommunicator::prepare_pass(const DevicePas
     require_valid(size(), spec);
     return std::make_shared<CopyEnginePass>(group_, spec);
   }
-  const auto* shared = pass_that_shares_landing<CopyEnginePass>(control(), spec, *group_);
+  const auto* shared = pass_that_shares_recv_buffer<CopyEnginePass>(control(), spec, *group_);
   check_pass_spec(control(), spec, shared == nullptr ? -1 : shared->number());
   return std::make_shared<CopyEnginePass>(group_, spec);
 }

@@ -79,7 +79,7 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   int device() const override { return group_->heap.device(); }
   Communicator& control() override { return group_->state.control(); }
   KernelTransfers kernel_transfers() const override {
-    return {.wait_for_rows = true, .store_at_owners = true, .landing_reuse = RecvBufferReuse::kByCredit};
+    return {.wait_for_rows = true, .store_at_owners = true, .recv_buffer_reuse = RecvBufferReuse::kByCredit};
   }
 
   Agreement* agreement() override { return group_->agrees_later ? &group_->state.agreement() : nullptr; }
@@ -88,7 +88,9 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   /// None where ranks share a GPU: whoever waits there may keep others from sending.
   std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec) override;
-  void set_call_fingerprint(const CallFingerprint& facts) override { group_->state.set_call_fingerprint(facts); }
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override {
+    group_->state.set_call_fingerprint(fingerprint);
+  }
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
   void check() override { group_->state.check(); }
   void abort(std::string_view reason) noexcept override { group_->state.give_up(reason); }

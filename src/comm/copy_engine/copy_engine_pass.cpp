@@ -86,7 +86,7 @@ std::shared_ptr<const AgreedRows> CopyEnginePass::rows_of_ranks(Caller caller) c
 
 EpochParams CopyEnginePass::epoch_params() const {
   EpochParams params = group_->epoch_params(number_);
-  params.tag = facts_tag_;
+  params.tag = fingerprint_tag_;
   params.recv_buffers = {(*recv_buffers_)->epoch_cell(slot_), (*recv_buffers_)->released(slot_),
                          layout_.cast_targets()};
   if (return_slot_ >= 0) {
@@ -99,7 +99,7 @@ EpochParams CopyEnginePass::epoch_params() const {
 void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t stream) {
   before_call(stream);
   num_signals_ = num_gives_ = 0;
-  facts_tag_ = group_->state.facts_tag();
+  fingerprint_tag_ = group_->state.fingerprint_tag();
   return_slot_ = spec_.reduces.empty() ? -1 : (*returns_)->slots().take(spec_.label);
   MoveParams copies;
   if (!own.empty()) {
@@ -108,7 +108,7 @@ void CopyEnginePass::open(std::span<const ConstTensorView> own, cudaStream_t str
     copies.bases = (*recv_buffers_)->bases(slot_);
     for (size_t t = 0; t < own.size(); ++t) copies.sources[t] = own[t].data;
   }
-  sends_landing_ = false;
+  sends_recv_buffer_ = false;
   launch_begin(epoch_params(), copies, may_get_ready(stream), stream);
   group_->keep_step();
 }
@@ -158,7 +158,7 @@ bool CopyEnginePass::may_get_ready(cudaStream_t stream) const {
   return !group_->keeps_step() && !cuda::is_captured(stream);
 }
 
-bool CopyEnginePass::may_join_last(cudaStream_t stream) const { return !sends_landing_ && may_get_ready(stream); }
+bool CopyEnginePass::may_join_last(cudaStream_t stream) const { return !sends_recv_buffer_ && may_get_ready(stream); }
 
 // An event would stand between the kernels that close this epoch and open the next, so that the one could not get ready
 // while the other ends.

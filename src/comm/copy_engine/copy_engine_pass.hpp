@@ -47,7 +47,7 @@ class CopyEnginePass final : public DevicePass {
   void drop_kept(KeptSlot kept) override;
 
   int number() const { return number_; }
-  bool shares_landing(const CopyEngineGroup& group, const std::vector<RecvTensor>& recv_buffers) const {
+  bool shares_recv_buffer(const CopyEngineGroup& group, const std::vector<RecvTensor>& recv_buffers) const {
     return &group == group_.get() && recv_buffers == spec_.recv_buffers;
   }
 
@@ -167,14 +167,14 @@ class CopyEnginePass final : public DevicePass {
   std::vector<cuda::PackedArray> conversions_;  // chunks, by stage
   std::vector<int> num_conversions_;
 
-  uint32_t facts_tag_ = 0;  // of the call whose epoch is open
+  uint32_t fingerprint_tag_ = 0;  // of the call whose epoch is open
   int slot_ = -1;
   int return_slot_ = -1;
   int first_signal_ = 0, num_signals_ = 0;  // put off until finish_reduce, in the list of signals
   int first_give_ = 0, num_gives_ = 0;      // put off until the next kernel that waits
   bool cast_used_ = false;
   bool return_used_ = false;
-  bool sends_landing_ = false;  // rows of the slot, which are free to be written once the epoch has been closed
+  bool sends_recv_buffer_ = false;  // rows of the slot, which are free to be written once the epoch has been closed
 };
 
 }  // namespace tangram::comm

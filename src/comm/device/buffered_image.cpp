@@ -46,7 +46,7 @@ uint64_t hash_of(const BufferedPassSpec& spec) {
     for (const int64_t value : {tensor.owned_rows, int64_t{tensor.heads}, int64_t{tensor.dim}}) add(value);
     add(static_cast<int64_t>(tensor.reduce_dtype));
   }
-  for (const int64_t value : {spec.own_rows, spec.sent_rows, spec.stretches, spec.user_bytes}) add(value);
+  for (const int64_t value : {spec.own_rows, spec.sent_rows, spec.local_ranges, spec.user_bytes}) add(value);
   return hash;
 }
 
@@ -57,7 +57,7 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
   };
   check_size("own_rows", spec.own_rows);
   check_size("sent_rows", spec.sent_rows);
-  check_size("stretches", spec.stretches);
+  check_size("local_ranges", spec.local_ranges);
   check_size("user_bytes", spec.user_bytes);
   require(!spec.recv_buffers.empty() && spec.recv_buffers.size() < kMaxSources && spec.returns.size() <= 4,
           "BufferedPass: needs one to three receive buffers and at most four that come back (got {} and {})",
@@ -69,9 +69,9 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
   }
   row_bytes_ = recv_row_bytes({.recv_buffers = spec.recv_buffers});
   const int64_t own =
-      most_chunks(row_bytes_, spec.own_rows, spec.stretches) + most_chunks(row_bytes_, BufferedPass::kZeroRows, 1);
-  const int64_t sent = most_chunks(row_bytes_, spec.sent_rows, spec.stretches);
-  size_t end = sizeof(BufferedFacts);
+      most_chunks(row_bytes_, spec.own_rows, spec.local_ranges) + most_chunks(row_bytes_, BufferedPass::kZeroRows, 1);
+  const int64_t sent = most_chunks(row_bytes_, spec.sent_rows, spec.local_ranges);
+  size_t end = sizeof(BufferedCounts);
   const auto take = [&](int64_t bytes) {
     const size_t offset = round_up(end, kAlignment);
     end = offset + static_cast<size_t>(bytes);
@@ -88,7 +88,7 @@ BufferedImage::BufferedImage(Caller caller, const BufferedPassSpec& spec) : call
   bytes_ = round_up(end, kAlignment);
   require(bytes_ < kMaxBytes,
           "BufferedPass: tables must stay below 2 GiB (got own_rows={}, sent_rows={}, stretches={})", spec.own_rows,
-          spec.sent_rows, spec.stretches);
+          spec.sent_rows, spec.local_ranges);
   max_own_chunks_ = static_cast<int>(own);
   max_sent_chunks_ = static_cast<int>(sent);
 }
@@ -102,8 +102,8 @@ void BufferedImage::check(const BufferedTables& tables) const {
     fit("rows of K and V", tables.recv_buffer_rows, "landing rows", tensor.rows);
   }
   fit("rows sent", tables.exchange.rows_sent(), "sent_rows", spec_.sent_rows);
-  fit("pieces sent", std::ssize(tables.exchange.sends), "stretches", spec_.stretches);
-  fit("own pieces", std::ssize(tables.own_rows), "stretches", spec_.stretches);
+  fit("pieces sent", std::ssize(tables.exchange.sends), "local_ranges", spec_.local_ranges);
+  fit("own pieces", std::ssize(tables.own_rows), "local_ranges", spec_.local_ranges);
   const int64_t own_rows =
       std::accumulate(tables.own_rows.begin(), tables.own_rows.end(), int64_t{0},
                       [](int64_t sum, const LocalKvRange& rows) { return sum + rows.keys.size(); });
@@ -156,26 +156,26 @@ size_t BufferedImage::write(std::byte* to, const BufferedTables& tables, uint32_
                             const std::vector<int64_t>& tensor_offsets,
                             const std::function<void(std::byte*)>& write_user) const {
   if (spec_.user_bytes > 0) write_user(to + user_);
-  BufferedFacts facts;
-  facts.tag = tag;
+  BufferedCounts counts;
+  counts.tag = tag;
   std::vector<Chunk> chunks;
   append_own(chunks, tables, tensor_offsets);
-  facts.own_chunks[1] = facts.sent_chunks[0] = static_cast<int32_t>(chunks.size());
+  counts.own_chunks[1] = counts.sent_chunks[0] = static_cast<int32_t>(chunks.size());
   append_sent(chunks, tables, tensor_offsets);
-  facts.sent_chunks[1] = static_cast<int32_t>(chunks.size());
-  TANGRAM_ASSERT(facts.own_chunks[1] <= max_own_chunks_ &&
-                 facts.sent_chunks[1] - facts.sent_chunks[0] <= max_sent_chunks_);
+  counts.sent_chunks[1] = static_cast<int32_t>(chunks.size());
+  TANGRAM_ASSERT(counts.own_chunks[1] <= max_own_chunks_ &&
+                 counts.sent_chunks[1] - counts.sent_chunks[0] <= max_sent_chunks_);
   if (!spec_.returns.empty()) {
     const DevicePassSpec spec = pass_spec(tables);
     const MergedRows merged =
         merge_table_without(caller_, spec, make_pass_layout(caller_, spec), tables.left, tables.absent);
-    facts.num_merged = static_cast<int32_t>(merged.rows.size());
+    counts.num_merged = static_cast<int32_t>(merged.rows.size());
     put(to + merge_begin_, merged.table.begin);
     put(to + merge_before_, merged.table.num_before);
     put(to + merge_rows_, merged.rows);
     put(to + merge_entries_, merged.table.entries);
   }
-  std::memcpy(to, &facts, sizeof(facts));
+  std::memcpy(to, &counts, sizeof(counts));
   const size_t chunk_bytes = chunks.size() * sizeof(Chunk);
   if (chunk_bytes > 0) std::memcpy(to + chunks_, chunks.data(), chunk_bytes);
   return chunks_ + chunk_bytes;

@@ -18,7 +18,7 @@ namespace tangram::comm {
 /// NOTE [buffered image] Kernels are given the places of arrays and the most that these may hold; how much they hold
 /// stands in the facts in front. Chunks, of which a plan has few or many, stand at the end, so that a copy ends with
 /// what it needs.
-struct BufferedFacts {
+struct BufferedCounts {
   uint32_t tag = 0;             // of the call's facts
   int32_t own_chunks[2] = {};   // from, to: copied when an epoch is opened, zeros behind the last row among them
   int32_t sent_chunks[2] = {};  // likewise, to peers
@@ -45,7 +45,7 @@ class BufferedImage {
                const std::function<void(std::byte*)>& write_user) const;
 
   // Offsets in bytes.
-  size_t facts() const { return 0; }
+  size_t counts() const { return 0; }
   size_t user() const { return user_; }
   size_t merge_begin() const { return merge_begin_; }
   size_t merge_before() const { return merge_before_; }

@@ -24,9 +24,9 @@ ControlBlockAgreement::ControlBlockAgreement(HostControlBlock& control_block, in
       rank_names_(std::move(rank_names)),
       check_(std::move(check)) {}
 
-void ControlBlockAgreement::agree(const CallFingerprint& facts, uint64_t options) {
+void ControlBlockAgreement::agree(const CallFingerprint& fingerprint, uint64_t options) {
   AgreementRecord statement;
-  statement.facts = facts;
+  statement.fingerprint = fingerprint;
   statement.options = options;
   state(statement);
 }
@@ -56,7 +56,7 @@ void ControlBlockAgreement::state(const AgreementRecord& statement) {
   compare(pending);
   if (pending.peers.empty()) return;
   pending_.push_back(std::move(pending));
-  is_settled_.store(false, std::memory_order_release);
+  is_final_.store(false, std::memory_order_release);
 }
 
 void ControlBlockAgreement::compare(Pending& pending) {
@@ -73,7 +73,7 @@ void ControlBlockAgreement::compare(Pending& pending) {
 
 void ControlBlockAgreement::disagree(std::string text) {
   disagreement_ = std::move(text);
-  is_settled_.store(false, std::memory_order_release);
+  is_final_.store(false, std::memory_order_release);
   control_block_.give_up(rank_, disagreement_);
   throw InvalidArgument(disagreement_);
 }
@@ -87,8 +87,9 @@ std::string ControlBlockAgreement::difference(const AgreementRecord& own, int pe
   }
   const bool is_first = rank_ < peer;
   const int ranks[] = {name_of(is_first ? rank_ : peer), name_of(is_first ? peer : rank_)};
-  const CallFingerprint facts[] = {is_first ? own.facts : other.facts, is_first ? other.facts : own.facts};
-  if (const std::string text = differing_facts(facts, ranks); !text.empty()) {
+  const CallFingerprint fingerprint[] = {is_first ? own.fingerprint : other.fingerprint,
+                                         is_first ? other.fingerprint : own.fingerprint};
+  if (const std::string text = differing_fields(fingerprint, ranks); !text.empty()) {
     return fmt::format("DistAttention: mask, config and dispatch must be equal on every rank: {}", text);
   }
   if (own.options == other.options) return {};
@@ -98,12 +99,12 @@ std::string ControlBlockAgreement::difference(const AgreementRecord& own, int pe
 }
 
 void ControlBlockAgreement::look() {
-  if (is_settled_.load(std::memory_order_acquire)) return;
+  if (is_final_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   if (!disagreement_.empty()) throw InvalidArgument(disagreement_);
   for (Pending& pending : pending_) compare(pending);
   std::erase_if(pending_, [](const Pending& pending) { return pending.peers.empty(); });
-  is_settled_.store(pending_.empty(), std::memory_order_release);
+  is_final_.store(pending_.empty(), std::memory_order_release);
 }
 
 template <class Find>

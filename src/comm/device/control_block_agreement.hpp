@@ -29,7 +29,7 @@ class ControlBlockAgreement final : public Agreement {
   ControlBlockAgreement(HostControlBlock& control_block, int rank, double timeout_s, std::vector<int> rank_names,
                         std::function<void()> check);
 
-  void agree(const CallFingerprint& facts, uint64_t options) override;
+  void agree(const CallFingerprint& fingerprint, uint64_t options) override;
   void refuse(std::string_view reason) override;
   /// Throws what ranks have said meanwhile. Does not wait; costs a load where all have come.
   void look();
@@ -57,7 +57,7 @@ class ControlBlockAgreement final : public Agreement {
   const std::vector<int> rank_names_;
   const std::function<void()> check_;
 
-  std::atomic<bool> is_settled_ = true;
+  std::atomic<bool> is_final_ = true;
   std::mutex mutex_;  // over the following
   std::vector<Pending> pending_;
   std::string disagreement_;

@@ -49,7 +49,7 @@ __device__ __forceinline__ void release(const EpochParams& params, const SentWor
   wait();
   if (sent.word != nullptr && peer == params.rank && part == 0) {
     wait_for_flag(*params.context, sent.word, sent.value,
-                  {WaitKind::kArrival, params.rank, params.rank, 0, params.pass, 0});
+                  {WaitKind::kReadyFlag, params.rank, params.rank, 0, params.pass, 0});
   }
   if (!is_peer || part > 1) return;
   const uint64_t epoch = *params.recv_buffers.last_epoch;

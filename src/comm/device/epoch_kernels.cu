@@ -55,10 +55,10 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
 
 /// By a whole thread block of 256; the first thread has written the epoch when it returns.
 __device__ __forceinline__ void open_epoch(const EpochParams& params) {
-  __shared__ uint64_t epoch, landing_epoch, return_epoch;
+  __shared__ uint64_t epoch, recv_buffer_epoch, return_epoch;
   if (threadIdx.x == 0) {
     epoch = ++*params.counter;
-    landing_epoch = *params.recv_buffers.last_epoch;
+    recv_buffer_epoch = *params.recv_buffers.last_epoch;
     return_epoch = params.returns.last_epoch != nullptr ? *params.returns.last_epoch : 0;
   }
   __syncthreads();
@@ -72,7 +72,7 @@ __device__ __forceinline__ void open_epoch(const EpochParams& params) {
       __threadfence_system();
       check_order(params, peer, epoch);
     } else if (part == 1) {
-      wait_credit(params, params.recv_buffers, peer, landing_epoch);
+      wait_credit(params, params.recv_buffers, peer, recv_buffer_epoch);
     } else if (part == 2) {
       wait_credit(params, params.returns, peer, return_epoch);
     }

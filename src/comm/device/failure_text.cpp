@@ -21,7 +21,7 @@ std::string label_of(int pass, const std::vector<std::string>& passes) {
 /// Why the wait ended, kNone: by its deadline.
 WaitKind cause_of(const WaitFailure& failure) {
   switch (failure.kind) {
-    case WaitKind::kArrival:
+    case WaitKind::kReadyFlag:
     case WaitKind::kReturn:
     case WaitKind::kCredit:
     case WaitKind::kAllReduce: return static_cast<WaitKind>(failure.detail);
@@ -34,7 +34,7 @@ WaitKind cause_of(const WaitFailure& failure) {
 std::string operation_text(const WaitFailure& failure, const std::vector<std::string>& passes) {
   const std::string label = label_of(failure.pass, passes);
   switch (failure.kind) {
-    case WaitKind::kArrival: return fmt::format("group_cast '{}' stage {}", label, failure.stage);
+    case WaitKind::kReadyFlag: return fmt::format("group_cast '{}' stage {}", label, failure.stage);
     case WaitKind::kReturn: return fmt::format("group_reduce '{}' stage {}", label, failure.stage);
     case WaitKind::kCredit:  // of a slot, or of the memory that a stage but the first one reuses
       if (failure.stage > 0)

@@ -86,10 +86,11 @@ void GroupState::check() {
 
 std::string GroupState::call_text(const cuda::WaitFailure& failure, int reporter, int peer) const {
   const cuda::CallTags tags = cuda::call_tags(failure);
-  const auto own = control_block_.facts(reporter, tags.reporter), other = control_block_.facts(peer, tags.peer);
+  const auto own = control_block_.fingerprint(reporter, tags.reporter),
+             other = control_block_.fingerprint(peer, tags.peer);
   const int ranks[] = {name_of(reporter), name_of(peer)};
-  const CallFingerprint facts[] = {own.value_or(CallFingerprint()), other.value_or(CallFingerprint())};
-  const std::string text = differing_facts(facts, ranks);
+  const CallFingerprint fingerprint[] = {own.value_or(CallFingerprint()), other.value_or(CallFingerprint())};
+  const std::string text = differing_fields(fingerprint, ranks);
   // Of a graph that was captured many calls ago.
   return text.empty() ? fmt::format("the calls of ranks {} and {} differ", ranks[0], ranks[1]) : text;
 }

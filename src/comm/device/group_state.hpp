@@ -33,7 +33,7 @@ class GroupState {
 
   HostControlBlock& control_block() { return control_block_; }
   /// The board's rows as kernels reach them.
-  cuda::ControlBlockRow* device_board() const { return &control_block_.row(0); }
+  cuda::ControlBlockRow* device_control_block() const { return &control_block_.row(0); }
 
   /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.
   int add_pass(std::string_view label);
@@ -49,8 +49,10 @@ class GroupState {
   void note_wait(const cuda::WaitFailure& wait, double waited_s);
 
   /// Of which call the epochs are that are opened from now on, as a tag for OpenedPass. By the thread that opens them.
-  void set_call_fingerprint(const CallFingerprint& facts) { facts_tag_ = control_block_.show_facts(rank_, facts); }
-  uint32_t facts_tag() const { return facts_tag_; }
+  void set_call_fingerprint(const CallFingerprint& fingerprint) {
+    fingerprint_tag_ = control_block_.show_fingerprint(rank_, fingerprint);
+  }
+  uint32_t fingerprint_tag() const { return fingerprint_tag_; }
 
   void count(int64_t rows_sent, int64_t bytes_sent, int64_t rows_received, int64_t bytes_received);
   TrafficCounters counters() const;
@@ -69,7 +71,7 @@ class GroupState {
   ControlBlockAgreement agreement_;
   WaitNotes notes_;
   double last_waited_s_ = 0;
-  uint32_t facts_tag_ = 0;
+  uint32_t fingerprint_tag_ = 0;
 
   mutable std::mutex mutex_;         // over the following
   std::vector<std::string> passes_;  // labels by number

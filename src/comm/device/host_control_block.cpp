@@ -35,9 +35,9 @@ uint64_t now_ns() {
 }
 
 /// 1 to 2^19 - 1.
-uint32_t tag_of(const CallFingerprint& facts) {
-  uint64_t hash = facts.given;
-  for (const uint64_t word : facts.words) hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
+uint32_t tag_of(const CallFingerprint& fingerprint) {
+  uint64_t hash = fingerprint.given;
+  for (const uint64_t word : fingerprint.words) hash = (hash ^ word) * 0x9e3779b97f4a7c15 ^ (hash >> 29);
   return std::max(static_cast<uint32_t>(hash >> 45), 1u);
 }
 
@@ -76,7 +76,7 @@ HostControlBlock::Memory::~Memory() {
 
 HostControlBlock::HostControlBlock(Communicator& control, double timeout_s) : size_(control.size()) {
   const bool in_process = are_one_process(all_gather(control, ProcessIdentity::own(), "board: processes"));
-  const UniqueFd own(::memfd_create("tangram_board", MFD_CLOEXEC));
+  const UniqueFd own(::memfd_create("tangram_control_block", MFD_CLOEXEC));
   if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes())) != 0) {
     throw CommError("HostControlBlock: must be able to make shared memory");
   }
@@ -127,27 +127,27 @@ void HostControlBlock::give_up(int rank, std::string_view reason) noexcept {
   }
 }
 
-uint32_t HostControlBlock::show_facts(int rank, const CallFingerprint& facts) {
-  if (facts.given == 0) return 0;
-  const uint32_t tag = tag_of(facts);
-  FactsRow& row = facts_row(rank);
+uint32_t HostControlBlock::show_fingerprint(int rank, const CallFingerprint& fingerprint) {
+  if (fingerprint.given == 0) return 0;
+  const uint32_t tag = tag_of(fingerprint);
+  FingerprintRow& row = fingerprint_row(rank);
   for (const uint64_t& known : row.tags) {
     if (load(known) == tag) return tag;
   }
-  const uint64_t place = row.num_shown++ % FactsRow::kLength;
+  const uint64_t place = row.num_shown++ % FingerprintRow::kLength;
   store(row.tags[place], 0);
-  store_words(row.facts[place], facts);
+  store_words(row.fingerprint[place], fingerprint);
   store(row.tags[place], tag);
   return tag;
 }
 
-std::optional<CallFingerprint> HostControlBlock::facts(int rank, uint32_t tag) const {
-  const FactsRow& row = facts_row(rank);
-  for (uint64_t i = 0; i < FactsRow::kLength; ++i) {
+std::optional<CallFingerprint> HostControlBlock::fingerprint(int rank, uint32_t tag) const {
+  const FingerprintRow& row = fingerprint_row(rank);
+  for (uint64_t i = 0; i < FingerprintRow::kLength; ++i) {
     if (load(row.tags[i]) != tag) continue;
-    const CallFingerprint facts = load_words(row.facts[i]);
+    const CallFingerprint fingerprint = load_words(row.fingerprint[i]);
     // While it was read, the rank may have shown others there.
-    if (load(row.tags[i]) == tag) return facts;
+    if (load(row.tags[i]) == tag) return fingerprint;
   }
   return std::nullopt;
 }

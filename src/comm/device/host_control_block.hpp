@@ -24,7 +24,7 @@ namespace tangram::comm {
 
 /// What a rank says of what all ranks are about to make together: of which plan it is, or why the rank cannot.
 struct AgreementRecord {
-  CallFingerprint facts;
+  CallFingerprint fingerprint;
   uint64_t options = 0;  // a hash of all else that must be alike
   char refusal[200] = {};
 };
@@ -55,9 +55,9 @@ class HostControlBlock {
   /// Shows all ranks what calls of `rank` are about, and returns the tag by which they find it: 19 bits that hash the
   /// facts, so that two ranks' are equal when their calls are (and one in half a million when they are not); 0 for
   /// facts that say nothing. Not for two threads of one rank at once.
-  uint32_t show_facts(int rank, const CallFingerprint& facts);
+  uint32_t show_fingerprint(int rank, const CallFingerprint& fingerprint);
   /// What rank showed under that tag, while it is among the last 16 that differ.
-  std::optional<CallFingerprint> facts(int rank, uint32_t tag) const;
+  std::optional<CallFingerprint> fingerprint(int rank, uint32_t tag) const;
 
   /// The next statement of `rank`. The last kStatements of each rank can be read: who makes them may not be further
   /// ahead of those who read. Not for two threads of one rank at once.
@@ -68,22 +68,24 @@ class HostControlBlock {
   std::optional<AgreementRecord> statement(int rank, uint64_t number) const;
 
  private:
-  struct FactsRow {
+  struct FingerprintRow {
     static constexpr uint64_t kLength = 16;
     uint64_t num_shown = 0;
     uint64_t tags[kLength] = {};
-    CallFingerprint facts[kLength] = {};
+    CallFingerprint fingerprint[kLength] = {};
   };
   struct StatementsRow {
     uint64_t num_made = 0;
     AgreementRecord made[kStatements] = {};
   };
   static constexpr size_t row_bytes() {
-    return sizeof(cuda::ControlBlockRow) + sizeof(FactsRow) + sizeof(StatementsRow);
+    return sizeof(cuda::ControlBlockRow) + sizeof(FingerprintRow) + sizeof(StatementsRow);
   }
-  FactsRow& facts_row(int rank) const { return reinterpret_cast<FactsRow*>(memory_->rows + size_)[rank]; }
+  FingerprintRow& fingerprint_row(int rank) const {
+    return reinterpret_cast<FingerprintRow*>(memory_->rows + size_)[rank];
+  }
   StatementsRow& statements_row(int rank) const {
-    return reinterpret_cast<StatementsRow*>(reinterpret_cast<FactsRow*>(memory_->rows + size_) + size_)[rank];
+    return reinterpret_cast<StatementsRow*>(reinterpret_cast<FingerprintRow*>(memory_->rows + size_) + size_)[rank];
   }
 
   /// The mapping, shared by ranks that are threads.

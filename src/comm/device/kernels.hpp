@@ -77,7 +77,7 @@ struct WaitParams {
   int count = 0;
   int size = 1;
   int pass = 0;
-  cuda::WaitKind kind = cuda::WaitKind::kArrival;
+  cuda::WaitKind kind = cuda::WaitKind::kReadyFlag;
   FlagTable signals;                      // flags [stages, size] of this kind on the peers
   const uint32_t* signal_list = nullptr;  // stage << 8 | peer
   int num_signals = 0;

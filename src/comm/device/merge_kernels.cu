@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "comm/device/epoch.cuh"
-#include "cuda/device_facts.hpp"
+#include "cuda/device_info.hpp"
 #include "cuda/load_kernel.hpp"
 
 namespace tangram::comm {
@@ -176,7 +176,7 @@ bool launch_merge_jobs(std::span<const MergeParams> tensors, const WaitParams& w
     jobs.tensors[t] = tensors[t];
     most_rows = std::max(most_rows, tensors[t].rows);
   }
-  const int64_t max_blocks = cuda::facts_of_current_device().memory_blocks();
+  const int64_t max_blocks = cuda::info_of_current_device().memory_blocks();
   auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
   const auto num_tensors = static_cast<unsigned>(tensors.size());
   // NOTE [few wait]: how many rows there are may be known to the kernel alone, so that a grid that waits would be as

@@ -90,9 +90,9 @@ void check_own(int size, const DevicePassSpec& spec) {
 }
 
 /// Everything but rows and tables, which must be alike on all ranks.
-std::string common_text(const DevicePassSpec& spec, int landing_number) {
+std::string common_text(const DevicePassSpec& spec, int recv_buffer_number) {
   std::string text = fmt::format("{};{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(),
-                                 spec.num_slots, spec.num_return_slots, landing_number, spec.shares_memory);
+                                 spec.num_slots, spec.num_return_slots, recv_buffer_number, spec.shares_memory);
   for (const int stage : spec.credited) text += fmt::format(";credit {}", stage);
   for (const RecvTensor& tensor : spec.recv_buffers) {
     text += fmt::format(";{}x{} {}", tensor.heads, tensor.dim, to_string(tensor.dtype));
@@ -152,7 +152,7 @@ void compare_stages(Communicator& control, const std::vector<Signature>& own) {
 
 }  // namespace
 
-void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int landing_number) {
+void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number) {
   std::vector<Signature> signatures;
   try {
     check_own(control.size(), spec);
@@ -161,7 +161,7 @@ void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int land
     control.refuse(error.what());
     throw;
   }
-  control.require_agreement(std::hash<std::string>{}(common_text(spec, landing_number)),
+  control.require_agreement(std::hash<std::string>{}(common_text(spec, recv_buffer_number)),
                             fmt::format("stages, tensors and slots of pass '{}'", spec.label));
   compare_stages(control, signatures);
 }

@@ -16,7 +16,7 @@ namespace tangram::comm {
 
 /// Collective. Throws InvalidArgument on every rank when a spec is not valid by itself or does not fit the others'.
 /// `landing_number` is the number of the pass whose landing buffers are shared, or -1.
-void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int landing_number);
+void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number);
 
 /// Throws InvalidArgument, on this rank alone, when a spec is not valid by itself.
 void require_valid(int size, const DevicePassSpec& spec);
@@ -24,9 +24,9 @@ void require_valid(int size, const DevicePassSpec& spec);
 /// The pass of type `Pass` whose landing buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
 /// every rank when that is not a pass of `group` with equal receive buffers.
 template <class Pass, class Group>
-const Pass* pass_that_shares_landing(Communicator& control, const DevicePassSpec& spec, const Group& group) {
+const Pass* pass_that_shares_recv_buffer(Communicator& control, const DevicePassSpec& spec, const Group& group) {
   const auto* shared = dynamic_cast<const Pass*>(spec.recv_buffers_of.get());
-  if (spec.recv_buffers_of != nullptr && (shared == nullptr || !shared->shares_landing(group, spec.recv_buffers))) {
+  if (spec.recv_buffers_of != nullptr && (shared == nullptr || !shared->shares_recv_buffer(group, spec.recv_buffers))) {
     const std::string reason =
         fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal receive buffers",
                     spec.label);

@@ -65,7 +65,7 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
   check();
   const auto* shared = dynamic_cast<const NodePass*>(spec.recv_buffers_of.get());
   if (spec.recv_buffers_of != nullptr &&
-      (shared == nullptr || !shared->shares_landing(*levels_.work, spec.recv_buffers))) {
+      (shared == nullptr || !shared->shares_recv_buffer(*levels_.work, spec.recv_buffers))) {
     const std::string reason =
         fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal receive buffers",
                     spec.label);

@@ -40,9 +40,9 @@ class NodeCommunicator final : public DeviceCommunicator {
   Communicator& control() override { return world_; }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
-  void set_call_fingerprint(const CallFingerprint& facts) override {
-    levels_.node->set_call_fingerprint(facts);
-    levels_.across->set_call_fingerprint(facts);
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override {
+    levels_.node->set_call_fingerprint(fingerprint);
+    levels_.across->set_call_fingerprint(fingerprint);
   }
   /// Sums those of each node, then those sums by node.
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;

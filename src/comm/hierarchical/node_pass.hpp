@@ -50,7 +50,7 @@ class NodePass final : public DevicePass {
 
   const Parts& parts() const { return parts_; }
   /// Whether passes of `work`, which each communicator has one of, may land in this one's tensors `landing`.
-  bool shares_landing(const NodeWork& work, const std::vector<RecvTensor>& recv_buffers) const {
+  bool shares_recv_buffer(const NodeWork& work, const std::vector<RecvTensor>& recv_buffers) const {
     return &work == work_.get() && recv_buffers == spec_.recv_buffers;
   }
 

@@ -35,12 +35,12 @@ class StagedPieces {
   }
 
  private:
-  struct Landing {
+  struct RecvBuffer {
     const Tensors* tensors = nullptr;
     int64_t at = 0;
   };
   std::vector<RowCopy> incoming_;
-  std::vector<Landing> places_;
+  std::vector<RecvBuffer> places_;
 };
 
 Operation sum_operation(const Operation& operation) {

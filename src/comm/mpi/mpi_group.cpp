@@ -36,9 +36,9 @@ struct Start {
 };
 
 /// Which processes of this host have come so far, and which of those still run.
-class Arrivals {
+class ReadyFlags {
  public:
-  Arrivals(comm::Beacon& beacon, const Env::MpiLaunch& launch, double timeout_s)
+  ReadyFlags(comm::Beacon& beacon, const Env::MpiLaunch& launch, double timeout_s)
       : beacon_(beacon), launch_(launch), timeout_s_(timeout_s), came_(static_cast<size_t>(launch.size), 0) {}
 
   void look() {
@@ -96,7 +96,7 @@ int start_mpi(const comm::MpiApi& api, comm::Beacon* beacon, const Env::MpiLaunc
     start->done = true;
     start->changed.notify_all();
   }).detach();
-  std::optional<Arrivals> ready_flags;
+  std::optional<ReadyFlags> ready_flags;
   if (beacon != nullptr && beacon->works()) ready_flags.emplace(*beacon, launch, timeout_s);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(timeout_s);
   std::unique_lock lock(start->mutex);

@@ -11,7 +11,7 @@ namespace tangram::comm {
 
 std::shared_ptr<DevicePass> NcclCommunicator::prepare_pass(const DevicePassSpec& spec) {
   check();
-  const auto* shared = pass_that_shares_landing<NcclPass>(control(), spec, *group_);
+  const auto* shared = pass_that_shares_recv_buffer<NcclPass>(control(), spec, *group_);
   check_pass_spec(control(), spec, shared == nullptr ? -1 : shared->number());
   return std::make_shared<NcclPass>(group_, spec);
 }

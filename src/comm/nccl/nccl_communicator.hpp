@@ -21,10 +21,12 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return to_string(DeviceTransport::kNccl); }
   int device() const override { return group_->device(); }
   Communicator& control() override { return group_->state().control(); }
-  KernelTransfers kernel_transfers() const override { return {.landing_reuse = RecvBufferReuse::kInOrder}; }
+  KernelTransfers kernel_transfers() const override { return {.recv_buffer_reuse = RecvBufferReuse::kInOrder}; }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
-  void set_call_fingerprint(const CallFingerprint& facts) override { group_->state().set_call_fingerprint(facts); }
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override {
+    group_->state().set_call_fingerprint(fingerprint);
+  }
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
   void check() override { group_->state().check(); }
   void abort(std::string_view reason) noexcept override { group_->state().give_up(reason); }

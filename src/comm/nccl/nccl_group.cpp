@@ -174,10 +174,10 @@ void NcclGroup::warm_up() {
 
 void NcclGroup::begin(WaitKind kind, int pass, int stage) {
   const uint64_t word = cuda::pack({kind, state_.rank(), 0, stage, pass, 0});
-  launch_operation_begins(state_.device_board() + state_.rank(), counter_.as<uint64_t>(), word, stream_.get());
+  launch_operation_begins(state_.device_control_block() + state_.rank(), counter_.as<uint64_t>(), word, stream_.get());
 }
 
-void NcclGroup::end() { launch_operation_ends(state_.device_board() + state_.rank(), stream_.get()); }
+void NcclGroup::end() { launch_operation_ends(state_.device_control_block() + state_.rank(), stream_.get()); }
 
 void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, std::span<const Message> recvs,
                          const Buffers& to) {
@@ -212,7 +212,7 @@ void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, st
 
 void NcclGroup::open(int pass) {
   ++num_epochs_;
-  const OpenedPass opened{static_cast<uint32_t>(num_epochs_), state_.facts_tag(), pass};
+  const OpenedPass opened{static_cast<uint32_t>(num_epochs_), state_.fingerprint_tag(), pass};
   HostControlBlock::store(state_.control_block().row(state_.rank()).opened, pack(opened));
   // Each rank writes, then reads: at least one of two sees the other, before it sends anything.
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -16,7 +16,7 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr int64_t kLandingAlignment = 1024;
+constexpr int64_t kRecvBufferAlignment = 1024;
 constexpr int kPackBlocks = 64;  // bound by memory, and short
 
 MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* const* bases) {
@@ -42,7 +42,7 @@ NcclRecvBuffer::NcclRecvBuffer(const std::vector<RecvTensor>& tensors, int num_s
   for (const RecvTensor& tensor : tensors) {
     const int64_t row_bytes = int64_t{tensor.heads} * tensor.dim * static_cast<int64_t>(size_of(tensor.dtype));
     offsets.push_back(slot_bytes);
-    slot_bytes += static_cast<size_t>(round_up(tensor.rows * row_bytes, kLandingAlignment));
+    slot_bytes += static_cast<size_t>(round_up(tensor.rows * row_bytes, kRecvBufferAlignment));
   }
   // NOTE [slots in one place]: a transfer waits for what the caller's stream has done with the slot before. Slots are
   // there for what is kept, which is not shared.
@@ -110,7 +110,7 @@ void NcclPass::take_staging() {
   size_t return_bytes = 0;
   for (const int64_t row_bytes : return_row_bytes(spec_)) {
     offsets.push_back(return_bytes);
-    return_bytes += static_cast<size_t>(round_up(layout_.return_rows * row_bytes, kLandingAlignment));
+    return_bytes += static_cast<size_t>(round_up(layout_.return_rows * row_bytes, kRecvBufferAlignment));
   }
   returned_ = memory_of(shared != nullptr ? &shared->returned : nullptr, return_bytes);
   for (const size_t offset : offsets) returned_addresses_.push_back(returned_->as<char>() + offset);
@@ -216,8 +216,8 @@ void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* s
   epoch_.require_open("cast");
   check_sources(spec_, sources, layout_.min_source_rows(stage));
   epoch_.cast(stage);
-  transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kArrival, stage, sources, recv_buffers_->tensors(slot_),
-           recv_buffers_->device_tensors(slot_), cuda::as_stream(stream));
+  transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kReadyFlag, stage, sources,
+           recv_buffers_->tensors(slot_), recv_buffers_->device_tensors(slot_), cuda::as_stream(stream));
 }
 
 void NcclPass::wait_group_cast(int stage, void* stream) {

@@ -67,7 +67,7 @@ class NcclPass final : public DevicePass {
   void drop_kept(KeptSlot kept) override;
 
   int number() const { return number_; }
-  bool shares_landing(const NcclGroup& group, const std::vector<RecvTensor>& recv_buffers) const {
+  bool shares_recv_buffer(const NcclGroup& group, const std::vector<RecvTensor>& recv_buffers) const {
     return &group == group_.get() && recv_buffers == spec_.recv_buffers;
   }
 

@@ -21,7 +21,7 @@ class Clock {
         num_ranks_(static_cast<size_t>(loads.num_ranks)),
         times_(num_ranks_),
         links_(num_ranks_),
-        arrivals_(skeleton.casts.size()) {}
+        ready_flags_(skeleton.casts.size()) {}
 
   std::vector<RankTime> run() {
     for (const Skeleton::Op& op : skeleton_.ops) {
@@ -61,12 +61,12 @@ class Clock {
     const CastLoad* loads = loads_of(cast);
     if (loads == nullptr) return;
     for (size_t r = 0; r < num_ranks_; ++r) spend(r, loads[r].before_s, Kind::kMemory, cast);
-    std::vector<double>& arrival = arrivals_[static_cast<size_t>(cast)];
+    std::vector<double>& ready_flag = ready_flags_[static_cast<size_t>(cast)];
     if (!free_.empty()) {
-      arrival = std::move(free_.back());
+      ready_flag = std::move(free_.back());
       free_.pop_back();
     }
-    arrival.resize(num_ranks_);
+    ready_flag.resize(num_ranks_);
     for (size_t r = 0; r < num_ranks_; ++r) {
       const CastLoad& load = loads[r];
       double ready = times_[r].total_s;
@@ -77,18 +77,18 @@ class Clock {
         link = ready = begin + load.seconds;
         note(r, Kind::kCast, cast, begin, link);
       }
-      arrival[r] = ready;
+      ready_flag[r] = ready;
     }
   }
 
   void wait(int cast) {
     const CastLoad* loads = loads_of(cast);
     if (loads == nullptr) return;
-    std::vector<double>& arrival = arrivals_[static_cast<size_t>(cast)];
+    std::vector<double>& ready_flag = ready_flags_[static_cast<size_t>(cast)];
     for (size_t r = 0; r < num_ranks_; ++r) {
       double& now = times_[r].total_s;
       if (loads[r].seconds > 0) {
-        now = std::max(now, arrival[r]);
+        now = std::max(now, ready_flag[r]);
         if (!loads_.hides) {
           note(r, Kind::kCast, cast, now, now + loads[r].seconds);
           now += loads[r].seconds;
@@ -96,7 +96,7 @@ class Clock {
       }
       spend(r, loads[r].after_s, Kind::kMemory, cast);
     }
-    free_.push_back(std::move(arrival));
+    free_.push_back(std::move(ready_flag));
   }
 
   void attend(int index) {
@@ -110,7 +110,7 @@ class Clock {
   const size_t num_ranks_;
   std::vector<RankTime> times_;
   std::vector<std::array<double, kNumLinks>> links_;  // when each is free
-  std::vector<std::vector<double>> arrivals_;         // by cast, while it is under way
+  std::vector<std::vector<double>> ready_flags_;      // by cast, while it is under way
   std::vector<std::vector<double>> free_;
 };
 

@@ -30,25 +30,25 @@ struct Touched {
 };
 
 /// Units that overlapping slices touch: they belong to one document.
-struct Stretch {
+struct LocalRange {
   Range units;
   size_t slice = 0;  // one of them
 };
 
 Range in_units(const Range& rows, int64_t unit) { return {rows.begin / unit, (rows.end + unit - 1) / unit}; }
 
-std::vector<Stretch> join_overlapping(std::vector<Touched> touched, DisjointSets& sets) {
+std::vector<LocalRange> join_overlapping(std::vector<Touched> touched, DisjointSets& sets) {
   std::sort(touched.begin(), touched.end(), [](const Touched& a, const Touched& b) { return a.units < b.units; });
-  std::vector<Stretch> stretches;
+  std::vector<LocalRange> local_ranges;
   for (const Touched& next : touched) {
-    if (!stretches.empty() && next.units.begin < stretches.back().units.end) {
-      sets.join(stretches.back().slice, next.slice);
-      stretches.back().units.end = std::max(stretches.back().units.end, next.units.end);
+    if (!local_ranges.empty() && next.units.begin < local_ranges.back().units.end) {
+      sets.join(local_ranges.back().slice, next.slice);
+      local_ranges.back().units.end = std::max(local_ranges.back().units.end, next.units.end);
     } else {
-      stretches.push_back({next.units, next.slice});
+      local_ranges.push_back({next.units, next.slice});
     }
   }
-  return stretches;
+  return local_ranges;
 }
 
 void append(std::vector<Range>& ranges, const Range& next) {
@@ -77,22 +77,22 @@ std::vector<MaskDocument> find_documents(const Mask& mask, int64_t unit) {
     queries.push_back({in_units(slices[s].q_range, unit), s});
     (mask.is_self_attention() ? queries : keys).push_back({in_units(slices[s].k_range, unit), s});
   }
-  const std::vector<Stretch> q_stretches = join_overlapping(std::move(queries), sets);
-  const std::vector<Stretch> k_stretches = join_overlapping(std::move(keys), sets);
+  const std::vector<LocalRange> q_local_ranges = join_overlapping(std::move(queries), sets);
+  const std::vector<LocalRange> k_local_ranges = join_overlapping(std::move(keys), sets);
 
   constexpr size_t kNone = static_cast<size_t>(-1);
   std::vector<size_t> document_of_root(slices.size(), kNone);
   std::vector<MaskDocument> documents;
-  for (const Stretch& stretch : q_stretches) {
-    size_t& document = document_of_root[sets.root(stretch.slice)];
+  for (const LocalRange& local_range : q_local_ranges) {
+    size_t& document = document_of_root[sets.root(local_range.slice)];
     if (document == kNone) {
       document = documents.size();
       documents.emplace_back();
     }
-    append(documents[document].q_rows, stretch.units);
+    append(documents[document].q_rows, local_range.units);
   }
-  for (const Stretch& stretch : k_stretches) {
-    append(documents[document_of_root[sets.root(stretch.slice)]].k_rows, stretch.units);
+  for (const LocalRange& local_range : k_local_ranges) {
+    append(documents[document_of_root[sets.root(local_range.slice)]].k_rows, local_range.units);
   }
   for (size_t s = 0; s < slices.size(); ++s) {
     MaskDocument& document = documents[document_of_root[sets.root(s)]];

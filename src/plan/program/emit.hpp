@@ -24,9 +24,9 @@ struct ProgramMask {
   std::vector<AttnSlice> slices;
   bool needed = true;  ///< something is to be computed, or results have to be set
   AttnPasses passes = AttnPasses::kBoth;
-  std::vector<KeyReadyFlag> late = {};       ///< keys that come while a call runs, in the order in which they come
-  std::vector<LocalKvRange> stretches = {};  ///< keys that a call reads elsewhere,
-  int64_t stretch_border = 0;                ///< and of whose ends so many lie among the others, too
+  std::vector<KeyReadyFlag> late = {};          ///< keys that come while a call runs, in the order in which they come
+  std::vector<LocalKvRange> local_ranges = {};  ///< keys that a call reads elsewhere,
+  int64_t local_kv_halo = 0;                    ///< and of whose ends so many lie among the others, too
 };
 
 /// What a caller of a pass gives and wants.
@@ -75,7 +75,7 @@ struct ProgramTarget {
   KeyCalls backward_calls = KeyCalls::kByStage;
   /// Calls can read own keys where they lie, in stretches that are longer than two borders, of which only the borders
   /// are copied. Negative: they can not.
-  int64_t stretch_border = -1;
+  int64_t local_kv_halo = -1;
   /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they move.
   bool stores_at_owners = false;
 };

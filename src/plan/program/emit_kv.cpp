@@ -101,8 +101,8 @@ void KvWriter::open(const std::vector<Stage>& stages, bool keeps, bool kept) {
   if (kept) return;
   const ProgramTarget& target = writer_.target();
   OpenOp opening;
-  for (const LocalKvRange& own : to_copy(own_stretches(rank_, self_), stretches_elsewhere(plan_, self_, target),
-                                         std::max<int64_t>(target.stretch_border, 0))) {
+  for (const LocalKvRange& own : to_copy(own_local_ranges(rank_, self_), local_ranges_elsewhere(plan_, self_, target),
+                                         std::max<int64_t>(target.local_kv_halo, 0))) {
     append_copies(opening.own, slice(given_.keys, {own.row, own.row + own.keys.size()}), slice(rows_, own.keys));
   }
   writer_.append(opening);
@@ -133,7 +133,7 @@ AttendOp KvWriter::attend_to(const KeyCall& call, size_t mask) const {
   op.out = given_.out;
   op.lse = {Memory::kLse, 0, plan_.config.heads.num_heads_q};
   op.step = static_cast<int>(call.begin);
-  if (!stretches_elsewhere(plan_, self_, writer_.target()).empty()) {
+  if (!local_ranges_elsewhere(plan_, self_, writer_.target()).empty()) {
     op.k_local = given_.keys.k;
     op.v_local = given_.keys.v;
   }
@@ -145,7 +145,7 @@ std::vector<KeyReadyFlag> awaited_keys(const Plan& plan, int rank, AttnPass pass
   const bool is_forward = pass == AttnPass::kForward;
   if ((is_forward ? target.forward_calls : target.backward_calls) != KeyCalls::kAsTheyCome) return {};
   if (!is_forward && can_keep(plan)) return {};
-  return arrivals_of(plan.ranks[static_cast<size_t>(rank)], rank, plan.cp_size(), pass);
+  return ready_flags_of(plan.ranks[static_cast<size_t>(rank)], rank, plan.cp_size(), pass);
 }
 
 Program KvWriter::forward() {
@@ -247,7 +247,7 @@ Program KvWriter::backward(const std::vector<KeyCall>& calls, bool kept, Gradien
 std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarget& target) {
   const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
   const AttnShape shape = rank_shape(plan, rank);
-  const std::vector<LocalKvRange> stretches = stretches_elsewhere(plan, rank, target);
+  const std::vector<LocalKvRange> local_ranges = local_ranges_elsewhere(plan, rank, target);
   std::vector<ProgramMask> masks;
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     for (const KeyCall& call : key_calls(of, pass, target)) {
@@ -256,8 +256,8 @@ std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarge
                        call.is_made(),
                        pass == AttnPass::kForward ? AttnPasses::kForward : AttnPasses::kBackward,
                        awaited_keys(plan, rank, pass, target),
-                       stretches,
-                       target.stretch_border});
+                       local_ranges,
+                       target.local_kv_halo});
     }
   }
   return masks;

@@ -21,7 +21,7 @@ Program MovementWriter::forward() {
   begin(call_.keeps, true);
   make_keys();
   if (!on_stream()) fill_keys();
-  find_landing_rows();
+  find_recv_buffer_rows();
   const int64_t own_rows = groups_ * given_.q.rows;
   const PartialRef own{sum_of(given_.out, call_.out), sum_of(given_.lse, DType::kFloat32)};
   const PartialRef fetched{sendable(DType::kFloat32, fetched_rows(), given_.out),
@@ -99,7 +99,7 @@ Program MovementWriter::backward(bool kept) {
   begin(kept, !kept);
   if (!kept) make_keys();
   if (!kept && !on_stream()) fill_keys();
-  find_landing_rows();
+  find_recv_buffer_rows();
   std::vector<RowSumOp> copies;
   const Operand dout = operand(given_.dout, moves_q_, lends_q_, copies);
   writer_.sum_rows(std::move(copies));

@@ -30,18 +30,18 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
     : to_heads_label_(to_heads_label),
       to_rows_label_(to_rows_label),
       num_heads_(num_heads),
-      head_ranks_(rank.grid().ulysses_degree),
+      ulysses_degree_(rank.grid().ulysses_degree),
       member_(rank.member()),
       first_rank_(rank.rank - rank.member()),
       shard_rows_(dispatch.rows_per_rank()),
-      runs_(static_cast<size_t>(head_ranks_)) {
-  std::vector<int64_t> shard_row(static_cast<size_t>(head_ranks_));
+      runs_(static_cast<size_t>(ulysses_degree_)) {
+  std::vector<int64_t> shard_row(static_cast<size_t>(ulysses_degree_));
   int64_t row = 0;
   int64_t first_chunk = 0;
   for (const OwnedChunks& chunks : dispatch.rank_of_chunk.runs()) {
     const int owner = chunks.rank;
     const int64_t size = (chunks.end - std::exchange(first_chunk, chunks.end)) * dispatch.chunk_size;
-    if (owner < first_rank_ || owner >= first_rank_ + head_ranks_) continue;
+    if (owner < first_rank_ || owner >= first_rank_ + ulysses_degree_) continue;
     const size_t member = static_cast<size_t>(owner - first_rank_);
     std::vector<Run>& runs = runs_[member];
     if (!runs.empty() && runs.back().group.end == row) {
@@ -53,7 +53,7 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
     shard_row[member] += size;
   }
   Exchange to_heads;
-  for (int peer = 0; peer < head_ranks_; ++peer) {
+  for (int peer = 0; peer < ulysses_degree_; ++peer) {
     if (peer == member_) continue;
     const int64_t packed_here = slot_of(peer, member_) * shard_rows_;
     const int64_t packed_there = slot_of(member_, peer) * shard_rows_;
@@ -71,8 +71,8 @@ HeadMoves::HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_hea
 
 GroupCastTensor HeadMoves::pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
                                 std::vector<RowSumOp>& copies) const {
-  const TensorRef packed = writer.arena(all.dtype, shard_rows_ * (head_ranks_ - 1), chunk.count, all.dim);
-  for (int peer = 0; peer < head_ranks_; ++peer) {
+  const TensorRef packed = writer.arena(all.dtype, shard_rows_ * (ulysses_degree_ - 1), chunk.count, all.dim);
+  for (int peer = 0; peer < ulysses_degree_; ++peer) {
     const TensorRef heads = heads_of(shard, first_head_of(peer) + chunk.first, chunk.count);
     if (peer != member_) {
       const int64_t first = slot_of(peer, member_) * shard_rows_;
@@ -87,15 +87,15 @@ GroupCastTensor HeadMoves::pack(ProgramWriter& writer, const TensorRef& shard, H
 }
 
 GroupCastTensor HeadMoves::back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const {
-  landed = writer.arena(all.dtype, shard_rows_ * (head_ranks_ - 1), all.heads, all.dim);
+  landed = writer.arena(all.dtype, shard_rows_ * (ulysses_degree_ - 1), all.heads, all.dim);
   return {to_rows_, all, landed, to_rows_label_};
 }
 
 void HeadMoves::unpack(ProgramWriter& writer, const TensorRef& all, const TensorRef& landed, HeadRange chunk,
                        const TensorRef& shard, std::vector<RowSumOp>& copies) const {
-  const int num_copies = shares_heads() ? head_ranks_ / num_heads_ : 1;
+  const int num_copies = shares_heads() ? ulysses_degree_ / num_heads_ : 1;
   const std::vector<Run>& own_runs = runs_[static_cast<size_t>(member_)];
-  for (int first = 0; first < head_ranks_; first += num_copies) {
+  for (int first = 0; first < ulysses_degree_; first += num_copies) {
     const TensorRef target = heads_of(shard, first_head_of(first) + chunk.first, chunk.count);
     if (num_copies == 1 && first != member_) {
       const int64_t begin = slot_of(first, member_) * shard_rows_;
@@ -121,7 +121,7 @@ void HeadMoves::unpack(ProgramWriter& writer, const TensorRef& all, const Tensor
 
 std::shared_ptr<const Exchange> HeadMoves::whole_parts() const {
   Exchange exchange;
-  for (int peer = 0; peer < head_ranks_; ++peer) {
+  for (int peer = 0; peer < ulysses_degree_; ++peer) {
     if (peer == member_) continue;
     const int64_t here = slot_of(peer, member_), there = slot_of(member_, peer);
     exchange.sends.push_back({first_rank_ + peer, {here, here + 1}, there});
@@ -136,7 +136,7 @@ FloatRef HeadMoves::part(const TensorRef& parts, int member, int count) const {
 
 TensorRef HeadMoves::arena_parts(ProgramWriter& writer, int count) const {
   const int64_t unit = writer.target().float_unit, units = (shard_rows_ * count + unit - 1) / unit;
-  return writer.arena(DType::kFloat32, head_ranks_ - 1, 1, static_cast<int>(units * unit));
+  return writer.arena(DType::kFloat32, ulysses_degree_ - 1, 1, static_cast<int>(units * unit));
 }
 
 void HeadMoves::append_runs(std::vector<FloatCopyOp>& copies, int member, const FloatRef& shard, const FloatRef& group,
@@ -152,7 +152,7 @@ GroupCastTensor HeadMoves::pack_floats(ProgramWriter& writer, const FloatRef& sh
   const TensorRef packed = arena_parts(writer, chunk.count);
   landed = arena_parts(writer, chunk.count);
   std::vector<FloatCopyOp> copies;
-  for (int peer = 0; peer < head_ranks_; ++peer) {
+  for (int peer = 0; peer < ulysses_degree_; ++peer) {
     if (peer == member_) continue;
     copies.push_back({moved(shard, 0, first_head_of(peer) + chunk.first), part(packed, peer, chunk.count), shard_rows_,
                       chunk.count});
@@ -164,7 +164,7 @@ GroupCastTensor HeadMoves::pack_floats(ProgramWriter& writer, const FloatRef& sh
 void HeadMoves::unpack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, const TensorRef& landed,
                               const FloatRef& all) const {
   std::vector<FloatCopyOp> copies;
-  for (int member = 0; member < head_ranks_; ++member) {
+  for (int member = 0; member < ulysses_degree_; ++member) {
     const FloatRef from =
         member == member_ ? moved(shard, 0, first_head() + chunk.first) : part(landed, member, chunk.count);
     append_runs(copies, member, from, all, chunk.count, true);
@@ -176,7 +176,7 @@ GroupCastTensor HeadMoves::floats_back(ProgramWriter& writer, const FloatRef& al
   const TensorRef packed = arena_parts(writer, count);
   landed = arena_parts(writer, count);
   std::vector<FloatCopyOp> copies;
-  for (int peer = 0; peer < head_ranks_; ++peer) {
+  for (int peer = 0; peer < ulysses_degree_; ++peer) {
     if (peer != member_) append_runs(copies, peer, part(packed, peer, count), all, count, false);
   }
   writer.copy_floats(std::move(copies));
@@ -186,7 +186,7 @@ GroupCastTensor HeadMoves::floats_back(ProgramWriter& writer, const FloatRef& al
 void HeadMoves::unpack_floats_back(ProgramWriter& writer, const FloatRef& all, const TensorRef& landed, HeadRange chunk,
                                    const FloatRef& shard) const {
   std::vector<FloatCopyOp> copies;
-  for (int member = 0; member < head_ranks_; ++member) {
+  for (int member = 0; member < ulysses_degree_; ++member) {
     const FloatRef target = moved(shard, 0, first_head_of(member) + chunk.first);
     if (member == member_) {
       append_runs(copies, member, target, all, chunk.count, false);

@@ -22,9 +22,9 @@ class HeadMoves {
   HeadMoves(const GridRank& rank, const Dispatch& dispatch, int num_heads, const char* to_heads_label,
             const char* to_rows_label);
 
-  int first_head_of(int member) const { return static_cast<int>(int64_t{member} * num_heads_ / head_ranks_); }
+  int first_head_of(int member) const { return static_cast<int>(int64_t{member} * num_heads_ / ulysses_degree_); }
   int first_head() const { return first_head_of(member_); }
-  bool shares_heads() const { return num_heads_ < head_ranks_; }
+  bool shares_heads() const { return num_heads_ < ulysses_degree_; }
 
   /// Copies what other ranks need of a chunk of heads of `shard`, whose rows move in `all`'s dtype, to where it is
   /// sent from, and the own rows into `all`, `[group rows, chunk.count, dim]`: all appended to `copies`.
@@ -64,7 +64,7 @@ class HeadMoves {
   const char* to_heads_label_;
   const char* to_rows_label_;
   int num_heads_ = 1;
-  int head_ranks_ = 1;
+  int ulysses_degree_ = 1;
   int member_ = 0;
   int first_rank_ = 0;
   int64_t shard_rows_ = 0;

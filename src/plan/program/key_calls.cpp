@@ -28,61 +28,62 @@ bool reads_shard(const Plan& plan) {
   });
 }
 
-std::vector<LocalKvRange> own_stretches(const RankPlan& rank, int self) {
-  std::vector<LocalKvRange> stretches;
+std::vector<LocalKvRange> own_local_ranges(const RankPlan& rank, int self) {
+  std::vector<LocalKvRange> local_ranges;
   for (const KvSegment& segment : rank.segments) {
     if (segment.owner != self || segment.global.empty()) continue;
     const LocalKvRange next{{segment.row, segment.row + segment.global.size()}, segment.owner_row};
-    if (!stretches.empty()) {
-      LocalKvRange& last = stretches.back();
+    if (!local_ranges.empty()) {
+      LocalKvRange& last = local_ranges.back();
       if (last.keys.end == next.keys.begin && last.row + last.keys.size() == next.row) {
         last.keys.end = next.keys.end;
         continue;
       }
     }
-    stretches.push_back(next);
+    local_ranges.push_back(next);
   }
-  return stretches;
+  return local_ranges;
 }
 
-std::vector<Range> rows_of(const std::vector<LocalKvRange>& stretches) {
+std::vector<Range> rows_of(const std::vector<LocalKvRange>& local_ranges) {
   std::vector<Range> rows;
-  for (const LocalKvRange& stretch : stretches) rows.push_back({stretch.row, stretch.row + stretch.keys.size()});
+  for (const LocalKvRange& local_range : local_ranges)
+    rows.push_back({local_range.row, local_range.row + local_range.keys.size()});
   return joined_ranges(std::move(rows));
 }
 
 std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border) {
   std::vector<LocalKvRange> worth;
   std::copy_if(own.begin(), own.end(), std::back_inserter(worth),
-               [&](const LocalKvRange& stretch) { return stretch.keys.size() > 2 * border; });
+               [&](const LocalKvRange& local_range) { return local_range.keys.size() > 2 * border; });
   return worth;
 }
 
 std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const std::vector<LocalKvRange>& read,
                                   int64_t border) {
   std::vector<LocalKvRange> copied;
-  for (const LocalKvRange& stretch : own) {
-    const Range keys = stretch.keys;
-    if (std::find(read.begin(), read.end(), stretch) == read.end() || keys.size() <= 2 * border) {
-      copied.push_back(stretch);
+  for (const LocalKvRange& local_range : own) {
+    const Range keys = local_range.keys;
+    if (std::find(read.begin(), read.end(), local_range) == read.end() || keys.size() <= 2 * border) {
+      copied.push_back(local_range);
       continue;
     }
-    copied.push_back({{keys.begin, keys.begin + border}, stretch.row});
-    copied.push_back({{keys.end - border, keys.end}, stretch.row + keys.size() - border});
+    copied.push_back({{keys.begin, keys.begin + border}, local_range.row});
+    copied.push_back({{keys.end - border, keys.end}, local_range.row + keys.size() - border});
   }
   return copied;
 }
 
-std::vector<LocalKvRange> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {
-  if (target.stretch_border < 0 || reads_shard(plan)) return {};
-  return worth_reading(own_stretches(plan.ranks[static_cast<size_t>(rank)], rank), target.stretch_border);
+std::vector<LocalKvRange> local_ranges_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {
+  if (target.local_kv_halo < 0 || reads_shard(plan)) return {};
+  return worth_reading(own_local_ranges(plan.ranks[static_cast<size_t>(rank)], rank), target.local_kv_halo);
 }
 
-std::vector<KeyReadyFlag> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {
+std::vector<KeyReadyFlag> ready_flags_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {
   struct Coming {
     int stage;
     int distance;
-    KeyReadyFlag arrival;
+    KeyReadyFlag ready_flag;
   };
   std::vector<Coming> coming;
   for (const KvSegment& segment : rank.segments) {
@@ -96,7 +97,7 @@ std::vector<KeyReadyFlag> arrivals_of(const RankPlan& rank, int self, int cp_siz
     return std::pair(a.stage, a.distance) < std::pair(b.stage, b.distance);
   });
   std::vector<KeyReadyFlag> ready_flags;
-  for (const Coming& next : coming) ready_flags.push_back(next.arrival);
+  for (const Coming& next : coming) ready_flags.push_back(next.ready_flag);
   return ready_flags;
 }
 

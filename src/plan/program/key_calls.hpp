@@ -28,10 +28,10 @@ std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const Progra
 bool reads_shard(const Plan& plan);
 
 /// The rank's own rows in stretches as long as they get: rows of the K/V buffer that are neighbours in the shard too.
-std::vector<LocalKvRange> own_stretches(const RankPlan& rank, int self);
+std::vector<LocalKvRange> own_local_ranges(const RankPlan& rank, int self);
 
 /// Which rows of the shard `stretches` are, joined.
-std::vector<Range> rows_of(const std::vector<LocalKvRange>& stretches);
+std::vector<Range> rows_of(const std::vector<LocalKvRange>& local_ranges);
 
 /// Those of `own` of which more than the borders would be spared.
 std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border);
@@ -41,10 +41,10 @@ std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const st
                                   int64_t border);
 
 /// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
-std::vector<LocalKvRange> stretches_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
+std::vector<LocalKvRange> local_ranges_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
 
 /// The keys that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
 /// before this one, the one before that, and so on. Flags are numbered by stage and rank (KvReadyFlags).
-std::vector<KeyReadyFlag> arrivals_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
+std::vector<KeyReadyFlag> ready_flags_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
 
 }  // namespace tangram

@@ -36,7 +36,7 @@ KeyReturns::KeyReturns(ProgramWriter& writer, const Plan& plan, int rank, const 
     : rank_(plan.ranks[static_cast<size_t>(rank)]),
       shard_(given.keys),
       results_(given.key_grads),
-      own_(own_stretches(rank_, rank)),
+      own_(own_local_ranges(rank_, rank)),
       moves_(rank_.backward.size() > 1),
       several_(num_calls > 1) {
   const int64_t shard_rows = shard_.k.rows;
@@ -66,7 +66,7 @@ KeyReturns::KeyReturns(ProgramWriter& writer, const Plan& plan, int rank, const 
   writer.zero(computed_.v);
 }
 
-std::vector<Range> KeyReturns::find_settled_rows() const {
+std::vector<Range> KeyReturns::find_final_rows() const {
   std::vector<Range> sent;
   for (const Stage& stage : rank_.backward) {
     for (const RowCopy& copy : stage.exchange.sends) sent.push_back(copy.rows);
@@ -75,7 +75,7 @@ std::vector<Range> KeyReturns::find_settled_rows() const {
 }
 
 void KeyReturns::store_rows() {
-  settled_ = find_settled_rows();
+  final_rows_ = find_final_rows();
   for (const LocalKvRange& own : own_) {
     const Range all{own.row, own.row + own.keys.size()};
     const int64_t shift = own.keys.begin - own.row;
@@ -83,10 +83,10 @@ void KeyReturns::store_rows() {
       if (!rows.empty()) append_copies(stores_of_call_, slice(computed_, rows.shifted(shift)), slice(to, rows));
     };
     int64_t row = all.begin;
-    auto settled = std::upper_bound(settled_.begin(), settled_.end(), row,
-                                    [](int64_t first, const Range& range) { return first < range.end; });
-    for (; settled != settled_.end() && settled->begin < all.end; ++settled) {
-      const Range rows = intersect(*settled, all);
+    auto final_rows = std::upper_bound(final_rows_.begin(), final_rows_.end(), row,
+                                       [](int64_t first, const Range& range) { return first < range.end; });
+    for (; final_rows != final_rows_.end() && final_rows->begin < all.end; ++final_rows) {
+      const Range rows = intersect(*final_rows, all);
       append({row, rows.begin}, own_part_);
       append(rows, results_);
       row = rows.end;
@@ -147,7 +147,7 @@ void KeyReturns::finish(ProgramWriter& writer) {
   if (!moves_) return;
   FinishOp finish{own_part_.k, own_part_.v, results_.k, results_.v, {}, {}};
   if (stores_) {
-    finish.left = settled_;
+    finish.left = final_rows_;
     finish.absent = ranges_without({{0, shard_.k.rows}}, rows_of(own_));  // that no query of this rank sees
   }
   writer.append(finish);

@@ -25,7 +25,7 @@ class KeyReturns {
  private:
   /// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients: a call
   /// that stores rows where they belong writes these to the result, rounded, and nothing reads them again.
-  std::vector<Range> find_settled_rows() const;
+  std::vector<Range> find_final_rows() const;
   void store_rows();
   /// Row by row of the shard: the row of `computed_`, where there is one.
   RowLists lists_of_shard() const;
@@ -40,7 +40,7 @@ class KeyReturns {
   PairRef own_part_;  // rows of the shard
   PairRef returned_;
   std::vector<RowSumOp> stores_of_call_;
-  std::vector<Range> settled_;
+  std::vector<Range> final_rows_;
 };
 
 }  // namespace tangram

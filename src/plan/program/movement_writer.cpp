@@ -151,7 +151,7 @@ void MovementWriter::make_maxima() {
   for (const int64_t count : num_maxima_) maxima_.push_back(writer_.float_work(count, given_.q.heads / groups_));
 }
 
-void MovementWriter::find_landing_rows() {
+void MovementWriter::find_recv_buffer_rows() {
   if (on_stream()) recv_buffers_ = recv_buffer_rows(pass_, self_, &MovementStage::q, groups_ * given_.q.rows);
 }
 

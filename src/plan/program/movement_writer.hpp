@@ -150,7 +150,7 @@ class MovementWriter {
   }
   void make_maxima();
   /// Where parts for this rank's rows land, on streams.
-  void find_landing_rows();
+  void find_recv_buffer_rows();
   RowListsRef add_lists() {
     return recv_buffers_.rows > 0 ? writer_.add_lists(std::move(recv_buffers_.of_shard_row)) : RowListsRef{};
   }

@@ -33,7 +33,7 @@ std::set<int> regions_of_floats(const Program& program) {
   return regions;
 }
 
-void require_settled(const Cells::Cell& cell) {
+void require_final(const Cells::Cell& cell) {
   if (cell.recv_buffers >= 0) {
     throw ProgramFault{fmt::format("uses rows that cast {} brings, which was not waited for", cell.recv_buffers)};
   }
@@ -42,14 +42,14 @@ void require_settled(const Cells::Cell& cell) {
 
 Element checked_value(const Cells& cells, size_t index) {
   const Cells::Cell& cell = cells.cells[index];
-  require_settled(cell);
+  require_final(cell);
   if (!cell.written) throw ProgramFault{"reads what nothing has written"};
   return cell.value;
 }
 
 void checked_write(Cells& cells, size_t index, Element value) {
   Cells::Cell& cell = cells.cells[index];
-  require_settled(cell);
+  require_final(cell);
   if (cells.read_only) throw ProgramFault{"writes an operand of the pass"};
   if (cell.readers > 0) throw ProgramFault{"writes what a cast under way reads"};
   cell.value = value;
@@ -184,7 +184,7 @@ void SymbolicMemory::expect(const TensorRef& target, Range rows, int cast) {
 std::vector<Element> SymbolicMemory::begin_read(const TensorRef& source, Range rows) {
   std::vector<Element> values;
   for_each(source, rows, [&](Cells::Cell& cell) {
-    require_settled(cell);
+    require_final(cell);
     if (!cell.written) throw ProgramFault{"sends what nothing has written"};
     ++cell.readers;
     values.push_back(cell.value);

@@ -124,7 +124,7 @@ struct Call {
   const AttendOp& op;
   const CallShape& call;
   Sums sums;
-  std::span<const LocalKvRange> stretches;
+  std::span<const LocalKvRange> local_ranges;
   int64_t border;
 
   std::vector<char> keys_seen() const {
@@ -144,11 +144,11 @@ struct Call {
   /// Which of the two tensors a tile of keys is read from depends on where it lies: own keys near the end of a stretch
   /// must be in both, others may be in the shard alone.
   Element pair(int64_t j, int g) const {
-    for (const LocalKvRange& stretch : stretches) {
-      if (j < stretch.keys.begin || j >= stretch.keys.end) continue;
-      const int64_t row = stretch.row + j - stretch.keys.begin;
+    for (const LocalKvRange& local_range : local_ranges) {
+      if (j < local_range.keys.begin || j >= local_range.keys.end) continue;
+      const int64_t row = local_range.row + j - local_range.keys.begin;
       const Element own = memory.read(op.k_local, row, g) * memory.read(op.v_local, row, g);
-      const bool is_border = j < stretch.keys.begin + border || j >= stretch.keys.end - border;
+      const bool is_border = j < local_range.keys.begin + border || j >= local_range.keys.end - border;
       if (is_border && own != memory.read(op.k, j, g) * memory.read(op.v, j, g)) {
         throw ProgramFault{"finds other keys in the buffer than in the shard"};
       }
@@ -236,12 +236,13 @@ void attend(SymbolicMemory& memory, const AttendOp& op, const ProgramMask& mask,
   if (op.delta.memory == Memory::kNone) {
     require_shape("out", op.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   }
-  const Call symbolic{memory,
-                      op,
-                      call,
-                      {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices},
-                      op.k_local.memory == Memory::kNone ? std::span<const LocalKvRange>{} : std::span(mask.stretches),
-                      mask.stretch_border};
+  const Call symbolic{
+      memory,
+      op,
+      call,
+      {shape.seqlen_q, shape.seqlen_k, shape.num_heads_q, shape.num_heads_kv, mask.slices},
+      op.k_local.memory == Memory::kNone ? std::span<const LocalKvRange>{} : std::span(mask.local_ranges),
+      mask.local_kv_halo};
   if (!op.backward) return symbolic.forward();
   require_shape("dout", op.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require_shape("dq", op.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);

@@ -41,7 +41,7 @@ std::string misfit(const Plan& plan, const BufferShape& shape, const DistMaskCap
   const std::array<std::tuple<const char*, int64_t, int64_t>, 4> sizes = {{
       {"kv_rows", needed.kv_rows, capacity.kv_rows},
       {"sent_rows", needed.sent_rows, capacity.sent_rows},
-      {"stretches", needed.stretches, capacity.stretches},
+      {"local_ranges", needed.local_ranges, capacity.local_ranges},
       {"slices", needed.slices, slices},
   }};
   for (const auto& [name, need, room] : sizes) {

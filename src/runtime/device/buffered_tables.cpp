@@ -91,7 +91,7 @@ void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
 
 DistMaskCapacity capacity_for(const Plan& plan) {
   DistMaskCapacity needed{
-      .kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .allow_fully_masked_rows = false};
+      .kv_rows = 0, .sent_rows = 0, .local_ranges = 0, .documents = 0, .allow_fully_masked_rows = false};
   std::vector<int64_t> sent(plan.ranks.size()), pieces(plan.ranks.size());
   for (int rank = 0; rank < plan.cp_size(); ++rank) {
     const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
@@ -105,20 +105,20 @@ DistMaskCapacity capacity_for(const Plan& plan) {
       pieces[static_cast<size_t>(segment.owner)] += 1;
     }
     needed.kv_rows = std::max(needed.kv_rows, of.kv_rows);
-    needed.stretches = std::max(needed.stretches, own_pieces);
+    needed.local_ranges = std::max(needed.local_ranges, own_pieces);
     needed.documents = std::max(needed.documents, std::ssize(of.slices));
     needed.slices = std::max(needed.slices, slices_for(of, plan.q_dispatch.rows_per_rank()));
     needed.allow_fully_masked_rows =
         needed.allow_fully_masked_rows || leaves_queries(of, plan.q_dispatch.rows_per_rank());
   }
   needed.sent_rows = *std::max_element(sent.begin(), sent.end());
-  needed.stretches = std::max(needed.stretches, *std::max_element(pieces.begin(), pieces.end()));
+  needed.local_ranges = std::max(needed.local_ranges, *std::max_element(pieces.begin(), pieces.end()));
   return needed;
 }
 
 RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
   const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
-  const std::vector<LocalKvRange> own = own_stretches(of, rank);
+  const std::vector<LocalKvRange> own = own_local_ranges(of, rank);
   RankTables tables;
   if (border >= 0) tables.elsewhere = worth_reading(own, border);
   BufferedTables& moves = tables.moves;
@@ -136,14 +136,14 @@ RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
 
 void write_places(const Plan& plan, int rank, const BufferedTables& tables, std::span<uint32_t> places) {
   const int64_t shard_rows = plan.k_dispatch.rows_per_rank();
-  for (const LocalKvRange& own : own_stretches(plan.ranks[static_cast<size_t>(rank)], rank)) {
+  for (const LocalKvRange& own : own_local_ranges(plan.ranks[static_cast<size_t>(rank)], rank)) {
     set_places(places, own.keys, dkv_scatter_target(kOwnTensor, own.row));
     // NOTE [settled rows]
     const Range all{own.row, own.row + own.keys.size()};
-    auto settled = std::upper_bound(tables.left.begin(), tables.left.end(), all.begin,
-                                    [](int64_t row, const Range& range) { return row < range.end; });
-    for (; settled != tables.left.end() && settled->begin < all.end; ++settled) {
-      const Range rows = intersect(*settled, all);
+    auto final_rows = std::upper_bound(tables.left.begin(), tables.left.end(), all.begin,
+                                       [](int64_t row, const Range& range) { return row < range.end; });
+    for (; final_rows != tables.left.end() && final_rows->begin < all.end; ++final_rows) {
+      const Range rows = intersect(*final_rows, all);
       set_places(places, rows.shifted(own.keys.begin - own.row), dkv_scatter_target(kFinalTensor, rows.begin));
     }
   }

@@ -164,7 +164,7 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
   wait_first(options.backward, target.backward_calls);
   const bool are_all_there = target.forward_calls == KeyCalls::kOnce && target.backward_calls == KeyCalls::kOnce;
   if (backend.supports_local_kv() && !(wants_all && are_all_there)) {
-    target.stretch_border = AttnBackend::kLocalKvHalo;
+    target.local_kv_halo = AttnBackend::kLocalKvHalo;
   }
   target.stores_at_owners = communicator.kernel_transfers().store_at_owners;
   return target;
@@ -172,7 +172,7 @@ ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicat
 
 /// Where peers push, a step between ranks hides that they tell each other; else ranks move in step anyhow.
 int ring_buffer_steps(const DeviceCommunicator& communicator) {
-  switch (communicator.kernel_transfers().landing_reuse) {
+  switch (communicator.kernel_transfers().recv_buffer_reuse) {
     case RecvBufferReuse::kNone: return -1;
     case RecvBufferReuse::kInOrder: return 0;
     case RecvBufferReuse::kByCredit: return 1;
@@ -239,7 +239,7 @@ class DeviceAttention final : public PlanExecutor {
             cuda::kScratchAlignment, given.bytes, given.data);
     program_.compare(args);
     try {
-      const SharedFingerprint shared(communicator_, facts_of(base_.facts, *base_.plan, args));
+      const SharedFingerprint shared(communicator_, fingerprint_of(base_.fingerprint, *base_.plan, args));
       std::optional<cuda::Workspace::Lease> lease;
       if (given.data == nullptr && needed > 0) {
         lease.emplace(communicator_.workspace().acquire(static_cast<size_t>(needed), cuda::as_stream(stream)));

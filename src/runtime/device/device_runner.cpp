@@ -202,15 +202,15 @@ class DeviceRunner final : public ProgramRunner {
       call.v_local = view(op.v_local);
     }
     if (!op.ready_flags.empty()) {
-      arrivals_ = run_.pass->ready_flags();
-      call.ready_flags = &arrivals_;
+      ready_flags_ = run_.pass->ready_flags();
+      call.ready_flags = &ready_flags_;
     }
     call.workspace = run_.attention;
   }
 
   const DeviceRun& run_;
   void* stream_;
-  KvReadyFlags arrivals_;
+  KvReadyFlags ready_flags_;
 };
 
 DevicePassSpec spec_by_region(const DeviceProgram& written, const char* label) {

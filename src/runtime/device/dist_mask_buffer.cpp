@@ -83,22 +83,22 @@ class DistMaskBuffer::Impl {
       const RankPlan& own = plan->ranks[static_cast<size_t>(base_.rank)];
       backend_.set_mask(*mask_, own.slices, own.kv_rows, stream);
     };
-    CallFingerprint facts;
+    CallFingerprint fingerprint;
     if (agreement != nullptr) {
       check_for_all(*agreement, prepare);
-      facts = facts_of(*plan);
-      agreement->agree(facts, kOptions);
+      fingerprint = fingerprint_of(*plan);
+      agreement->agree(fingerprint, kOptions);
     } else {
       check_for_all(control, control.size() > 1, prepare);
-      facts = facts_of(*plan);
-      agree_on_plan(control, facts);
+      fingerprint = fingerprint_of(*plan);
+      agree_on_plan(control, fingerprint);
     }
     require(refused.empty(), "{}", refused);
-    const SharedFingerprint shared(communicator_, facts);
+    const SharedFingerprint shared(communicator_, fingerprint);
     pass_->set(tables.moves, [&](std::byte* to) { write_user(*plan, tables, to); }, stream);
     base_.plan = std::move(plan);
     base_.shape = rank_shape(*base_.plan, base_.rank);
-    base_.facts = facts;
+    base_.fingerprint = fingerprint;
     ++num_plans_;
   }
 
@@ -183,7 +183,8 @@ class DistMaskBuffer::Impl {
             "DistMaskBuffer: reduce_dtype must be float32 or the heads' (got {})", to_string(shape_.reduce_dtype));
     require(backend_.has_buffers() && backend_.can_wait_for_keys(),
             "DistMaskBuffer: backend must have buffers, and store gradients at their owners (got {})", backend_.name());
-    for (const auto& [name, value] : {std::pair("kv_rows", capacity_.kv_rows), {"stretches", capacity_.stretches}}) {
+    for (const auto& [name, value] :
+         {std::pair("kv_rows", capacity_.kv_rows), {"local_ranges", capacity_.local_ranges}}) {
       require(0 < value && value <= kMostRows, "DistMaskBuffer: {} must be positive and at most {} (got {})", name,
               kMostRows, value);
     }
@@ -217,7 +218,7 @@ class DistMaskBuffer::Impl {
     }
     spec.own_rows = shape_.k_rows;
     spec.sent_rows = capacity_.sent_rows;
-    spec.stretches = capacity_.stretches;
+    spec.local_ranges = capacity_.local_ranges;
     spec.user_bytes = places_bytes() + table_bytes_;
     return spec;
   }
@@ -241,7 +242,7 @@ class DistMaskBuffer::Impl {
             "{}: the workspace must have at least {} bytes, aligned to {} (got {} bytes at {})", function, needed,
             kWorkAlignment, args.workspace.bytes, args.workspace.data);
     if (Env::get().sanity_check && communicator_.size() > 1) {
-      agree_on_call(communicator_.control(), facts_of(base_.facts, *base_.plan, args));
+      agree_on_call(communicator_.control(), fingerprint_of(base_.fingerprint, *base_.plan, args));
     }
   }
 
@@ -249,7 +250,7 @@ class DistMaskBuffer::Impl {
   void run(const Args& args, const Body& body) {
     try {
       // Facts of the plan stand in the tables: those of a graph that is captured now are of all plans.
-      const SharedFingerprint shared(communicator_, facts_of(CallFingerprint(), *base_.plan, args));
+      const SharedFingerprint shared(communicator_, fingerprint_of(CallFingerprint(), *base_.plan, args));
       body();
     } catch (const std::exception& error) {
       // Peers wait for what this rank does not put on its stream, so they are told when it cannot go on.

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "cuda/check.hpp"
-#include "cuda/device_facts.hpp"
+#include "cuda/device_info.hpp"
 #include "cuda/load_kernel.hpp"
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/row_vectors.cuh"
@@ -211,7 +211,7 @@ Sinks sinks_of(const SinkRows& of) {
 
 unsigned blocks_for(int64_t count, int64_t of_block) {
   return static_cast<unsigned>(
-      std::min<int64_t>((count + of_block - 1) / of_block, cuda::facts_of_current_device().memory_blocks()));
+      std::min<int64_t>((count + of_block - 1) / of_block, cuda::info_of_current_device().memory_blocks()));
 }
 
 }  // namespace

@@ -169,11 +169,11 @@ void ProgramAttention::prepare_mask(size_t number) {
   ProgramMask& mask = mask_programs_[number];
   const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
   std::unique_ptr<PreparedMask> prepared = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
-  if (!mask.stretches.empty()) base_.backend->prepare_local_kv(*prepared, mask.stretches);
+  if (!mask.local_ranges.empty()) base_.backend->prepare_local_kv(*prepared, mask.local_ranges);
   masks_[number] = std::move(prepared);
   mask.slices = {};
   mask.late = {};
-  mask.stretches = {};
+  mask.local_ranges = {};
 }
 
 void ProgramAttention::begin_masks() {

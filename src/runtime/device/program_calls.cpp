@@ -21,7 +21,7 @@ const DeviceProgram& ProgramAttention::checked_program(Kind kind, const CallShap
 template <class Args>
 void ProgramAttention::compare_calls(const Args& args) const {
   if (!Env::get().sanity_check || communicator_.size() == 1) return;
-  agree_on_call(communicator_.control(), facts_of(base_.facts, *base_.plan, args));
+  agree_on_call(communicator_.control(), fingerprint_of(base_.fingerprint, *base_.plan, args));
 }
 void ProgramAttention::compare(const DistForwardArgs& args) const { compare_calls(args); }
 void ProgramAttention::compare(const DistBackwardArgs& args) const { compare_calls(args); }

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cuda/check.hpp"
-#include "cuda/device_facts.hpp"
+#include "cuda/device_info.hpp"
 #include "cuda/load_kernel.hpp"
 #include "runtime/device/row_kernels.hpp"
 #include "runtime/device/row_vectors.cuh"
@@ -139,7 +139,7 @@ void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream) {
   }
   if (count == 0) return;
   const int64_t blocks =
-      std::min<int64_t>((most_vectors + kThreads - 1) / kThreads, cuda::facts_of_current_device().memory_blocks());
+      std::min<int64_t>((most_vectors + kThreads - 1) / kThreads, cuda::info_of_current_device().memory_blocks());
   row_kernel<<<dim3(static_cast<unsigned>(blocks), count), kThreads, 0, stream>>>(params);
   cuda::check(cudaGetLastError(), "row kernel launch");
 }
@@ -153,7 +153,7 @@ void scale_values(float* values, int64_t count, float factor, cudaStream_t strea
 
 void copy_floats(std::span<const FloatCopy> copies, cudaStream_t stream) {
   // A block for each multiprocessor: values are few beside rows of tensors.
-  const int64_t max_blocks = cuda::facts_of_current_device().multiprocessors;
+  const int64_t max_blocks = cuda::info_of_current_device().multiprocessors;
   for (size_t first = 0; first < copies.size(); first += kMaxCopies) {
     const auto some = copies.subspan(first, std::min(kMaxCopies, copies.size() - first));
     Copies params{};

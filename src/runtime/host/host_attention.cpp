@@ -89,7 +89,7 @@ bool HostAttention::communicates(const DistBackwardArgs& args) const {
 template <class Args>
 void HostAttention::run_checked(const Args& args) {
   check_for_all(*context_.communicator, communicates(args), [&] { validate(context_, args); });
-  const SharedFingerprint shared(*context_.communicator, facts_of(context_.facts, *context_.plan, args));
+  const SharedFingerprint shared(*context_.communicator, fingerprint_of(context_.fingerprint, *context_.plan, args));
   try {
     run(args);
   } catch (const InvalidArgument&) {

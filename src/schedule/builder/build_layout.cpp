@@ -114,7 +114,7 @@ SortBuild BuildLayout::at(std::byte* memory, std::byte* image) const {
   const auto in_image = [&](auto*& pointer, size_t offset) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(image + offset);
   };
-  in_image(build.facts, image_.facts());
+  in_image(build.mask_info, image_.mask_info());
   in_image(build.q_tiles, image_.q_tiles());
   in_image(build.covered_queries, image_.covered_queries());
   in_image(build.forward_work_tiles, image_.forward_work_tiles());

@@ -118,7 +118,7 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
     if (team.rank() == 0 && index == 0) state.num_intervals = num_intervals;
   }
   if (!build.has_backward || state.num_tiles[1] == 0) {
-    if (team.rank() == 0) state.num_work_tiles = 0, *build.facts = {};
+    if (team.rank() == 0) state.num_work_tiles = 0, *build.mask_info = {};
     return;
   }
   const int32_t num_tiles = state.num_tiles[1];
@@ -170,9 +170,9 @@ TANGRAM_HOST_DEVICE void place_lists(const Team& team, const Build& build) {
   state.num_work_tiles = static_cast<int32_t>(num_head_splits) * build.num_heads_kv;
   state.sections = sections;
   state.heads_together = in_turn ? heads_in_turn(build.num_heads_q, build.num_heads_kv) : 1;
-  *build.facts = {state.num_work_tiles,
-                  {direction.descending, heads_innermost},
-                  zeroes_sums(direction.heads_innermost, scattered, visits, state.num_q_tiles)};
+  *build.mask_info = {state.num_work_tiles,
+                      {direction.descending, heads_innermost},
+                      zeroes_sums(direction.heads_innermost, scattered, visits, state.num_q_tiles)};
 }
 
 }  // namespace tangram::schedule::builder

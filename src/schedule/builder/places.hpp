@@ -132,7 +132,7 @@ struct Build {
   int32_t* group_place = nullptr;  ///< [max_q_tiles + 2]
   Share* shares = nullptr;         ///< [max_tiles of keys]
   // The image: see ImageLayout.
-  BackwardMaskInfo* facts = nullptr;
+  BackwardMaskInfo* mask_info = nullptr;
   QueryTile* q_tiles = nullptr;
   uint64_t* covered_queries = nullptr;
   MaskTile* forward_work_tiles = nullptr;

@@ -45,7 +45,7 @@ TANGRAM_HOST_DEVICE void order_runs(const Team& team, const TurnBuild& build, in
   });
   const auto first = static_cast<int32_t>(team.sum(mine));
   if (team.rank() == 0) build.turns.first_scheduled[at] = first;
-  const bool descending = build.facts->walk.descending;
+  const bool descending = build.mask_info->walk.descending;
   const int32_t num_runs = runs_of(at);
   const Tile tile = pass.tiles[at];
   for_each(team, num_runs, [&](int32_t r) {
@@ -106,7 +106,7 @@ TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
     team.sync();
   }
   const Walk direction = direction_of(team, build.passes[1].tiles, state.num_tiles[1]);
-  if (team.rank() == 0) build.facts->walk.heads_innermost = direction.heads_innermost;
+  if (team.rank() == 0) build.mask_info->walk.heads_innermost = direction.heads_innermost;
 }
 
 template <class Team>
@@ -122,7 +122,7 @@ TANGRAM_HOST_DEVICE void fill_turns(const Team& team, const TurnBuild& build, in
   const Pass& pass = build.passes[1];
   const Turns& turns = build.turns;
   if (at >= build.state->num_tiles[1]) return;
-  const bool descending = build.facts->walk.descending;
+  const bool descending = build.mask_info->walk.descending;
   const auto segments_at = static_cast<int32_t>(array_places(build).segments);
   const int32_t num_runs = pass.first_run[at + 1] - pass.first_run[at];
   for (int32_t r = 0; r < num_runs; ++r) {

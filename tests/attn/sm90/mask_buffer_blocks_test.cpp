@@ -208,7 +208,7 @@ TEST(MaskBuffer, BlocksOfHeadGroupsThatFillStepsTakeKernelsThatDoNotGather) {
     Params params;
     std::memcpy(static_cast<void*>(&params), expected[2].parameter.data(), sizeof(params));
     EXPECT_EQ(params.covered_queries, nullptr) << "blocks are seen by whole tiles";
-    EXPECT_EQ(params.facts, nullptr) << "the number of items does not follow the mask";
+    EXPECT_EQ(params.mask_info, nullptr) << "the number of items does not follow the mask";
     buffer.set_blocks({.indices = tables.data(), .width = 4, .block_size = 256, .head_groups = 2});
     EXPECT_TRUE(launches() == expected);
     buffer.set(std::vector{random_blocks(1, 128), random_blocks(2, 128)});

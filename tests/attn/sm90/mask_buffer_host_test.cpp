@@ -159,11 +159,11 @@ TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
 
 TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   const Sm90Backend backend;
-  const std::vector<LocalKvRange> stretches = {{{0, 300}, 1000}, {{2000, 3000}, 0}};
-  const std::vector<sm90::GranuleRange> expected = sm90::stretches_of_granules(stretches, kRows);
+  const std::vector<LocalKvRange> local_ranges = {{{0, 300}, 1000}, {{2000, 3000}, 0}};
+  const std::vector<sm90::GranuleRange> expected = sm90::local_ranges_of_granules(local_ranges, kRows);
   std::vector<sm90::GranuleRange> table(expected.size());
   ASSERT_EQ(backend.local_kv_table_bytes(kRows), static_cast<int64_t>(table.size() * sizeof(table[0])));
-  backend.write_local_kv_table(stretches, kRows, reinterpret_cast<std::byte*>(table.data()));
+  backend.write_local_kv_table(local_ranges, kRows, reinterpret_cast<std::byte*>(table.data()));
   EXPECT_EQ(table, expected);
 
   MaskBuffer buffer(kShape, {.max_documents = 128}, backend);
@@ -178,7 +178,7 @@ TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   buffer.forward(args);
   ForwardParams params;
   std::memcpy(static_cast<void*>(&params), testing::recorded_launches().at(0).parameter.data(), sizeof(params));
-  EXPECT_EQ(params.stretches.of_granule, table.data());
+  EXPECT_EQ(params.local_ranges.of_granule, table.data());
 }
 
 /// 64 causal documents of log-normal lengths.

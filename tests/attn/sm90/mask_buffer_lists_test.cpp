@@ -79,7 +79,7 @@ TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoWorkTiles) {
     sm90::backward::PrePostParams pre_post{};
     sm90::as_sm90(*buffer).buffer->fill(backward, pre_post, nullptr);
     int64_t last_row = 0;
-    for (int32_t i = 0; i < backward.facts->num_work_tiles; ++i) {
+    for (int32_t i = 0; i < backward.mask_info->num_work_tiles; ++i) {
       last_row = std::max<int64_t>(last_row, backward.work_tiles[i].row_begin);
     }
     EXPECT_LT(last_row, num_keys);

@@ -284,7 +284,7 @@ TEST(MaskMemory, MasksOfOneShapeWantWorkspacesOfOneSize) {
 }
 
 // It had room for every tile of keys in pieces, 0.35 GB, of which a pack needs a twentieth.
-TEST(MaskMemory, FewWorkTilesInPiecesWantFewSlabs) {
+TEST(MaskMemory, FewWorkTilesInPiecesWantFewAccumTiles) {
   const Sm90Backend backend;
   const HeadConfig heads{.num_heads_q = 64, .num_heads_kv = 8, .head_dim = 128, .head_dim_v = 128};
   std::vector<int64_t> ends{0};

@@ -45,13 +45,14 @@ constexpr int kHeadsQ = 8, kHeadsKv = 2;
 const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
                                         AttnSlice::full({512, 768}, {300, 2048})};
 // In the order in which they come; flags are stage * kSize + rank.
-const std::vector<KeyReadyFlag> kArrivals = {{{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
+const std::vector<KeyReadyFlag> kReadyFlags = {
+    {{512, 1024}, 1}, {{1500, 2048}, 4 + 3}, {{0, 100}, 0}, {{1024, 1100}, 0}};
 
 // What differs is the order of the keys of the first work tiles, and of the additions to dq.
 constexpr double kTolerance = 3e-3;
 
 /// Both passes on the device, with everything that a communicator would give to their kernels.
-class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
+class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
  protected:
   void SetUp() override {
     int major = 0;
@@ -74,7 +75,7 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     out_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim_v), dq_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim);
     dk_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim), dv_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim_v);
     lse_ = allocate(DType::kFloat32, kRows, kHeadsQ, 1);
-    make_arrivals();
+    make_ready_flags();
   }
   void TearDown() override {
     if (control_block_ == nullptr) return;
@@ -99,7 +100,7 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     return host;
   }
 
-  void make_arrivals(uint64_t timeout_ns = 20'000'000'000) {
+  void make_ready_flags(uint64_t timeout_ns = 20'000'000'000) {
     flags_ = DeviceBuffer::zeros(2 * kSize * sizeof(uint64_t));
     epoch_ = DeviceBuffer::copy_of(&kEpoch, sizeof(kEpoch));
     abort_ = DeviceBuffer::zeros(sizeof(uint64_t));
@@ -108,13 +109,13 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     const cuda::WaitContext context{
         abort_.as<uint64_t>(), aborts_.as<uint64_t*>(), control_block_, timeout_ns, kRank, kSize};
     context_ = DeviceBuffer::copy_of(&context, sizeof(context));
-    arrivals_ = {flags_.as<uint64_t>(), epoch_.as<uint64_t>(), kSize, 5, context_.as<void>()};
+    ready_flags_ = {flags_.as<uint64_t>(), epoch_.as<uint64_t>(), kSize, 5, context_.as<void>()};
   }
 
-  void poison_late_keys() {
-    for (const KeyReadyFlag& arrival : kArrivals) {
+  void poison_awaited_keys() {
+    for (const KeyReadyFlag& ready_flag : kReadyFlags) {
       for (const size_t tensor : {2, 3}) {
-        const TensorView rows = slice_rows(inputs_[tensor], arrival.keys);
+        const TensorView rows = slice_rows(inputs_[tensor], ready_flag.keys);
         check(cudaMemset(rows.data, 0xff, static_cast<size_t>(rows.rows * rows.row_bytes())), "cudaMemset");  // NaN
       }
     }
@@ -123,16 +124,16 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
   }
   /// Copies the late rows, each followed by its flag, as a peer would.
   void deliver() {
-    for (size_t i = 0; i < kArrivals.size(); ++i) {
+    for (size_t i = 0; i < kReadyFlags.size(); ++i) {
       for (const auto& [tensor, host] : {std::pair<size_t, const HostTensor*>{2, &k_}, {3, &v_}}) {
-        const TensorView to = slice_rows(inputs_[tensor], kArrivals[i].keys);
-        const ConstTensorView from = slice_rows(host->view(), kArrivals[i].keys);
+        const TensorView to = slice_rows(inputs_[tensor], kReadyFlags[i].keys);
+        const ConstTensorView from = slice_rows(host->view(), kReadyFlags[i].keys);
         check(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.rows * to.row_bytes()), cudaMemcpyHostToDevice,
                               copies_),
               "cudaMemcpyAsync");
       }
-      if (i + 1 < kArrivals.size() && kArrivals[i + 1].flag == kArrivals[i].flag) continue;
-      check(cudaMemcpyAsync(flags_.as<uint64_t>() + kArrivals[i].flag, epoch_.as<uint64_t>(), sizeof(uint64_t),
+      if (i + 1 < kReadyFlags.size() && kReadyFlags[i + 1].flag == kReadyFlags[i].flag) continue;
+      check(cudaMemcpyAsync(flags_.as<uint64_t>() + kReadyFlags[i].flag, epoch_.as<uint64_t>(), sizeof(uint64_t),
                             cudaMemcpyDeviceToDevice, copies_),
             "cudaMemcpyAsync");
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -163,22 +164,22 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
     const HostTensor out = fetch(out_), lse = fetch(lse_);
     // Arrivals cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
     // launched for the first time behind one that waits, and loading it then would keep the call from returning.
-    const auto late = prepare_slices(backend_, slices, shape(), kArrivals);
+    const auto late = prepare_slices(backend_, slices, shape(), kReadyFlags);
     for (const bool deterministic : {false, true}) {
       backward(*plain, nullptr, deterministic);
       wait();
       const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
       for (int round = 0; round < 3; ++round) {
-        poison_late_keys();
-        forward(*late, &arrivals_);
+        poison_awaited_keys();
+        forward(*late, &ready_flags_);
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
         deliver();
         wait();
         EXPECT_LE(relative_error(fetch(out_), out), kTolerance);
         EXPECT_LE(relative_error(fetch(lse_), lse), kTolerance);
-        poison_late_keys();
-        backward(*late, &arrivals_, deterministic);
+        poison_awaited_keys();
+        backward(*late, &ready_flags_, deterministic);
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
         EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "it must wait";
         deliver();
@@ -197,22 +198,22 @@ class ArrivalsTest : public ::testing::TestWithParam<test::HeadDims> {
   TensorView out_, lse_, dq_, dk_, dv_;
   std::vector<DeviceBuffer> memory_;
   DeviceBuffer flags_, epoch_, abort_, aborts_, context_;
-  KvReadyFlags arrivals_;
+  KvReadyFlags ready_flags_;
   cudaStream_t compute_ = nullptr, copies_ = nullptr;
   cuda::ControlBlockRow* control_block_ = nullptr;
 };
 
 // Alone in its process, as ctest runs it: kernels that have never run are launched behind one that waits.
-TEST_P(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
-  const auto late = prepare_slices(backend_, kSlices, shape(), kArrivals);
-  poison_late_keys();
-  forward(*late, &arrivals_);
+TEST_P(ReadyFlagsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
+  const auto late = prepare_slices(backend_, kSlices, shape(), kReadyFlags);
+  poison_awaited_keys();
+  forward(*late, &ready_flags_);
   EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "the call must not take as long as the keys";
   deliver();
   wait();
   const HostTensor out = fetch(out_), lse = fetch(lse_);
-  poison_late_keys();
-  backward(*late, &arrivals_, false);
+  poison_awaited_keys();
+  backward(*late, &ready_flags_, false);
   EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "the call must not take as long as the keys";
   deliver();
   wait();
@@ -230,9 +231,9 @@ TEST_P(ArrivalsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) 
   EXPECT_LE(relative_error(dv, fetch(dv_)), kTolerance);
 }
 
-TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyNeed) { expect_waiting(kSlices); }
+TEST_P(ReadyFlagsTest, KernelsWaitForTheKeysThatTheyNeed) { expect_waiting(kSlices); }
 
-TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyGather) {
+TEST_P(ReadyFlagsTest, KernelsWaitForTheKeysThatTheyGather) {
   if (!GetParam().is_128()) GTEST_SKIP() << "of head_dim 128 alone: others gather nothing where keys are awaited";
   std::vector<AttnSlice> blocks;
   for (int64_t q = 0; q < 768; q += 96) {
@@ -242,27 +243,27 @@ TEST_P(ArrivalsTest, KernelsWaitForTheKeysThatTheyGather) {
   expect_waiting(blocks);
 }
 
-TEST_P(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
-  make_arrivals(50'000'000);
-  const auto late = prepare_slices(backend_, kSlices, shape(), kArrivals);
-  poison_late_keys();
+TEST_P(ReadyFlagsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
+  make_ready_flags(50'000'000);
+  const auto late = prepare_slices(backend_, kSlices, shape(), kReadyFlags);
+  poison_awaited_keys();
   const auto begin = std::chrono::steady_clock::now();
-  forward(*late, &arrivals_);
+  forward(*late, &ready_flags_);
   wait();  // no error, no hang
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
-  const cuda::WaitFailure expected{cuda::WaitKind::kArrival, 2, 1, 0, 5, 0};
+  const cuda::WaitFailure expected{cuda::WaitKind::kReadyFlag, 2, 1, 0, 5, 0};
   EXPECT_TRUE(cuda::unpack(control_block_[kRank].report) == expected) << "report " << control_block_[kRank].report;
-  make_arrivals();
+  make_ready_flags();
   control_block_[kRank].report = 0;
   deliver();
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  forward(*late, &arrivals_);
+  forward(*late, &ready_flags_);
   wait();
   EXPECT_EQ(control_block_[kRank].report, 0U) << "usable as before";
 }
 
 // Work tiles are drawn when the one before begins: what a CTA has drawn nobody else computes.
-TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
+TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();
   AttnShape shape{0, 1024, 4, 1, dim, dim_v, DType::kBFloat16};
@@ -287,7 +288,7 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   AttnForwardArgs args{.q = q, .k = k, .v = v, .out = out};
   args.lse = static_cast<float*>(lse.data);
-  args.ready_flags = &arrivals_;
+  args.ready_flags = &ready_flags_;
   int multiprocessors = 0;
   check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
   args.options.sm_margin = multiprocessors - 2;
@@ -313,13 +314,13 @@ TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   EXPECT_EQ(unwritten(), 0);
 }
 
-TEST_P(ArrivalsTest, TooManyFlagsAreRefused) {
+TEST_P(ReadyFlagsTest, TooManyFlagsAreRefused) {
   std::vector<KeyReadyFlag> ready_flags;
   for (int i = 0; i < 65; ++i) ready_flags.push_back({{i * 16, i * 16 + 16}, i});
   EXPECT_THROW(prepare_slices(backend_, kSlices, shape(), ready_flags), InvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dims, ArrivalsTest, test::every_head_dim(), test::name_of_dims);
+INSTANTIATE_TEST_SUITE_P(Dims, ReadyFlagsTest, test::every_head_dim(), test::name_of_dims);
 
 }  // namespace
 }  // namespace tangram

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gradients of keys that go row by row where tables say, settled rows among them, against the same call that writes
-// them to one tensor. Needs a Hopper GPU; skipped elsewhere.
+// Gradients of keys that go row by row where tables say, final_tensor rows among them, against the same call that
+// writes them to one tensor. Needs a Hopper GPU; skipped elsewhere.
 
 #include <gtest/gtest.h>
 
@@ -29,34 +29,34 @@ using test::OnDevice;
 using test::RandomAttention;
 using test::RandomConfig;
 
-constexpr int64_t kSpareRows = 3;  // of settled tensors, that no table names
+constexpr int64_t kSpareRows = 3;  // of final_tensor tensors, that no table names
 constexpr unsigned char kPoison = 0xff;
 
 constexpr int kNumOthers = 3;
 
-/// Where the rows of both gradients go: row `settled[key]` of the settled tensor, or row `place[key]` of all other
-/// tensors one after the other: the call's own, then kNumOthers.
+/// Where the rows of both gradients go: row `final_tensor[key]` of the final_tensor tensor, or row `place[key]` of all
+/// other tensors one after the other: the call's own, then kNumOthers.
 struct Destinations {
-  std::vector<int64_t> settled;  // -1: not settled
+  std::vector<int64_t> final_tensor;  // -1: not final_tensor
   std::vector<int64_t> place;
   int64_t tensor_rows;  // of each of the others
 
-  Destinations(int64_t keys, double share, std::mt19937& rng) : settled(static_cast<size_t>(keys), -1) {
+  Destinations(int64_t keys, double share, std::mt19937& rng) : final_tensor(static_cast<size_t>(keys), -1) {
     tensor_rows = keys / (kNumOthers + 1) + 1;
     place.resize(static_cast<size_t>(tensor_rows * (kNumOthers + 1)));
     std::iota(place.begin(), place.end(), 0);
     std::shuffle(place.begin(), place.end(), rng);
-    std::vector<int64_t> rows(settled.size() + kSpareRows);
+    std::vector<int64_t> rows(final_tensor.size() + kSpareRows);
     std::iota(rows.begin(), rows.end(), 0);
     std::shuffle(rows.begin(), rows.end(), rng);
-    for (size_t key = 0; key < settled.size(); ++key) {
-      if (std::bernoulli_distribution(share)(rng)) settled[key] = rows[key];
+    for (size_t key = 0; key < final_tensor.size(); ++key) {
+      if (std::bernoulli_distribution(share)(rng)) final_tensor[key] = rows[key];
     }
     std::vector<uint32_t> table;
-    for (size_t key = 0; key < settled.size(); ++key) {
+    for (size_t key = 0; key < final_tensor.size(); ++key) {
       const int64_t tensor = place[key] / tensor_rows, row = place[key] % tensor_rows;
-      table.push_back(settled[key] >= 0 ? dkv_scatter_target(kFinalTensor, settled[key])
-                      : tensor == 0     ? dkv_scatter_target(kOwnTensor, row)
+      table.push_back(final_tensor[key] >= 0 ? dkv_scatter_target(kFinalTensor, final_tensor[key])
+                      : tensor == 0          ? dkv_scatter_target(kOwnTensor, row)
                                     : dkv_scatter_target(kFirstOtherTensor + static_cast<uint32_t>(tensor) - 1, row));
     }
     of_key = cuda::DeviceBuffer::copy_of(table.data(), table.size() * sizeof(uint32_t));
@@ -85,22 +85,22 @@ struct Rows {
 
 /// One of dk and dv, spread.
 struct SpreadGradient {
-  SpreadGradient(const TensorView& like, DType settled_dtype, int64_t row_stride, const Destinations& to)
+  SpreadGradient(const TensorView& like, DType final_dtype, int64_t row_stride, const Destinations& to)
       : scattered(to.tensor_rows * (kNumOthers + 1), like.heads * like.dim * bytes_of(like.dtype),
                   row_stride * bytes_of(like.dtype)),
-        settled_rows(like.rows + kSpareRows, like.heads * like.dim * bytes_of(settled_dtype),
-                     row_stride * bytes_of(settled_dtype)),
+        final_rows(like.rows + kSpareRows, like.heads * like.dim * bytes_of(final_dtype),
+                   row_stride * bytes_of(final_dtype)),
         own{{scattered.row(0), like.dtype, to.tensor_rows, like.heads, like.dim, row_stride, like.dim}},
-        settled{
-            {settled_rows.row(0), settled_dtype, like.rows + kSpareRows, like.heads, like.dim, row_stride, like.dim}} {
+        final_tensor{
+            {final_rows.row(0), final_dtype, like.rows + kSpareRows, like.heads, like.dim, row_stride, like.dim}} {
     std::vector<void*> bases;
     for (int i = 1; i <= kNumOthers; ++i) bases.push_back(scattered.row(i * to.tensor_rows));
     others = cuda::DeviceBuffer::copy_of(bases.data(), bases.size() * sizeof(void*));
   }
   static int64_t bytes_of(DType dtype) { return static_cast<int64_t>(size_of(dtype)); }
 
-  Rows scattered, settled_rows;
-  TensorView own, settled;
+  Rows scattered, final_rows;
+  TensorView own, final_tensor;
   cuda::DeviceBuffer others;
 };
 
@@ -147,35 +147,35 @@ class Sm90RowTables : public testing::Test {
 /// Expects every row of `spread` where the tables sent it, equal to that of the plain call in its dtype, and nothing
 /// written elsewhere. `in_settled_dtype` and `in_own_dtype` are what plain calls gave.
 void expect_rows(const char* name, const SpreadGradient& spread, const Destinations& to,
-                 const std::vector<float>& in_own_dtype, const std::vector<float>& in_settled_dtype, double tolerance) {
-  const std::string scattered = spread.scattered.fetch(), settled = spread.settled_rows.fetch();
+                 const std::vector<float>& in_own_dtype, const std::vector<float>& in_final_dtype, double tolerance) {
+  const std::string scattered = spread.scattered.fetch(), final_tensor = spread.final_rows.fetch();
   std::string untouched_scattered(scattered.size(), static_cast<char>(kPoison));
-  std::string untouched_settled(settled.size(), static_cast<char>(kPoison));
+  std::string untouched_final(final_tensor.size(), static_cast<char>(kPoison));
   const auto keep = [](std::string& expected, const std::string& actual, int64_t at, int64_t count) {
     std::copy_n(actual.begin() + at, count, expected.begin() + at);
   };
   const TensorView& view = spread.own;
   ConstTensorView places = view;  // of all scattered rows
   places.rows = to.tensor_rows * (kNumOthers + 1);
-  const std::vector<float> got_scattered = values_of(places), got_settled = values_of(spread.settled);
+  const std::vector<float> got_scattered = values_of(places), got_final = values_of(spread.final_tensor);
   const auto row_values = static_cast<size_t>(view.heads * view.dim);
   std::vector<float> got, expected;
-  for (size_t key = 0; key < to.settled.size(); ++key) {
-    const bool is_settled = to.settled[key] >= 0;
-    const auto from = static_cast<size_t>(is_settled ? to.settled[key] : to.place[key]);
-    const std::vector<float>& all = is_settled ? got_settled : got_scattered;
-    const std::vector<float>& plain = is_settled ? in_settled_dtype : in_own_dtype;
+  for (size_t key = 0; key < to.final_tensor.size(); ++key) {
+    const bool is_final = to.final_tensor[key] >= 0;
+    const auto from = static_cast<size_t>(is_final ? to.final_tensor[key] : to.place[key]);
+    const std::vector<float>& all = is_final ? got_final : got_scattered;
+    const std::vector<float>& plain = is_final ? in_final_dtype : in_own_dtype;
     for (size_t i = 0; i < row_values; ++i) {
       got.push_back(all[from * row_values + i]);
       expected.push_back(plain[key * row_values + i]);
     }
-    const Rows& rows = is_settled ? spread.settled_rows : spread.scattered;
-    keep(is_settled ? untouched_settled : untouched_scattered, is_settled ? settled : scattered,
+    const Rows& rows = is_final ? spread.final_rows : spread.scattered;
+    keep(is_final ? untouched_final : untouched_scattered, is_final ? final_tensor : scattered,
          static_cast<int64_t>(from) * rows.pitch, rows.row_bytes);
   }
   EXPECT_LE(relative_error(got, expected), tolerance) << name;
   EXPECT_TRUE(scattered == untouched_scattered) << name << ": writes between rows";
-  EXPECT_TRUE(settled == untouched_settled) << name << ": writes settled rows that no entry names";
+  EXPECT_TRUE(final_tensor == untouched_final) << name << ": writes final_tensor rows that no entry names";
 }
 
 /// Causal documents, windows, whole rectangles and keys that nobody sees, over a few tiles.
@@ -205,13 +205,13 @@ TEST_F(Sm90RowTables, RowsAreThoseOfOneTensorWhereverTheyGo) {
     const auto rows = static_cast<int64_t>(rng() % 400 + 1), keys = static_cast<int64_t>(rng() % 500 + 1);
     config.shape = test::shape_of(rows, keys, heads_kv * one_of(1, 4), heads_kv, dims, dtype);
     if (rng() % 4 == 0) config.softcap = 5.0f;
-    const DType own_dtype = one_of(dtype, DType::kFloat32), settled_dtype = one_of(dtype, DType::kFloat32);
+    const DType own_dtype = one_of(dtype, DType::kFloat32), final_dtype = one_of(dtype, DType::kFloat32);
     config.grad_dtype = DType::kFloat32;  // of dq
     const std::vector<AttnSlice> slices = draw_slices(rows, keys, rng);
     const bool deterministic = rng() % 4 != 0;
     const double share = round % 7 == 0 ? 0.0 : round % 7 == 1 ? 1.0 : 0.5;
     SCOPED_TRACE(testing::Message() << "round " << round << ": " << to_string(dtype) << ", " << dims << ", "
-                                    << to_string(own_dtype) << " and settled " << to_string(settled_dtype));
+                                    << to_string(own_dtype) << " and final_tensor " << to_string(final_dtype));
     RandomAttention r = make_random(config, slices, round);
     const auto mask = test::prepare_sm90(backend_, slices, config.shape);
     OnDevice device(r);
@@ -229,24 +229,24 @@ TEST_F(Sm90RowTables, RowsAreThoseOfOneTensorWhereverTheyGo) {
       run(device, *mask, call);
       return std::array{values_of(call.dk), values_of(call.dv), values_of(call.dq)};
     };
-    const auto in_own = plain(own_dtype), in_settled = plain(settled_dtype);
+    const auto in_own = plain(own_dtype), in_final = plain(final_dtype);
 
     const Destinations to(keys, share, rng);
     const int64_t gap = one_of(0, 16);
     TensorView like_dk = args.dk, like_dv = args.dv;
     like_dk.dtype = like_dv.dtype = own_dtype;
-    const SpreadGradient dk(like_dk, settled_dtype, int64_t{heads_kv} * dims.qk + gap, to);
-    const SpreadGradient dv(like_dv, settled_dtype, int64_t{heads_kv} * dims.v + gap, to);
+    const SpreadGradient dk(like_dk, final_dtype, int64_t{heads_kv} * dims.qk + gap, to);
+    const SpreadGradient dv(like_dv, final_dtype, int64_t{heads_kv} * dims.v + gap, to);
     args.dk = dk.own, args.dv = dv.own;
     args.places = {to.of_key.as<uint32_t>(), {}, {}, dk.others.as<void*>(), dv.others.as<void*>()};
-    if (share > 0) args.places.dk_final = dk.settled, args.places.dv_final = dv.settled;
+    if (share > 0) args.places.dk_final = dk.final_tensor, args.places.dv_final = dv.final_tensor;
     run(device, *mask, args);
     // Otherwise pieces add up in any order: float32, before rounding to what is compared.
-    const double tolerance = deterministic                                                ? 0.0
-                             : own_dtype == settled_dtype && own_dtype == DType::kFloat32 ? 1e-5
-                                                                                          : 1e-3;
-    expect_rows("dk", dk, to, in_own[0], in_settled[0], tolerance);
-    expect_rows("dv", dv, to, in_own[1], in_settled[1], tolerance);
+    const double tolerance = deterministic                                              ? 0.0
+                             : own_dtype == final_dtype && own_dtype == DType::kFloat32 ? 1e-5
+                                                                                        : 1e-3;
+    expect_rows("dk", dk, to, in_own[0], in_final[0], tolerance);
+    expect_rows("dv", dv, to, in_own[1], in_final[1], tolerance);
     EXPECT_LE(relative_error(values_of(args.dq), in_own[2]), deterministic ? 0.0 : 1e-5) << "dq";
     if (HasFailure()) return;
   }
@@ -264,7 +264,8 @@ TEST_F(Sm90RowTables, TablesThatDoNotFitAreRefused) {
   const SpreadGradient dk(like, DType::kBFloat16, 64, to), dv(like, DType::kBFloat16, 64, to);
   AttnBackwardArgs valid = device.backward;
   valid.dk = dk.own, valid.dv = dv.own;
-  valid.places = {to.of_key.as<uint32_t>(), dk.settled, dv.settled, dk.others.as<void*>(), dv.others.as<void*>()};
+  valid.places = {to.of_key.as<uint32_t>(), dk.final_tensor, dv.final_tensor, dk.others.as<void*>(),
+                  dv.others.as<void*>()};
   const auto message = [&](const std::function<void(AttnBackwardArgs&)>& change) -> std::string {
     AttnBackwardArgs args = valid;
     change(args);

@@ -51,9 +51,9 @@ TEST(TilesToGather, SmallerWorkTilesElsewhere) {
 
 /// What a mask of such slices is gathered of: 64/8 heads of 64.
 struct Lists {
-  explicit Lists(const std::vector<AttnSlice>& slices, int64_t rows, bool by_arrival = false)
+  explicit Lists(const std::vector<AttnSlice>& slices, int64_t rows, bool by_readiness = false)
       : plain(schedule::build_tile_list(slices, rows, rows, {24, 128})), mask(slices) {
-    if (by_arrival) std::reverse(plain.work_tiles.begin(), plain.work_tiles.end());
+    if (by_readiness) std::reverse(plain.work_tiles.begin(), plain.work_tiles.end());
     made.emplace(std::span(&plain, 1), std::span(&mask, 1), AttnShape{rows, rows, 64, 8, 64, 64, DType::kBFloat16});
   }
   TileList plain;

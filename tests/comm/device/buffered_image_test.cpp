@@ -30,7 +30,7 @@ BufferedPassSpec spec_of(int64_t recv_buffer_rows = 400) {
   }
   spec.own_rows = 100;
   spec.sent_rows = 30;
-  spec.stretches = 3;
+  spec.local_ranges = 3;
   spec.user_bytes = 16;
   return spec;
 }
@@ -69,16 +69,16 @@ TEST(BufferedImage, HoldsChunksOfOwnRowsOfZerosAndOfRowsSent) {
   const BufferedTables tables = tables_of();
   image.check(tables);
   const Written written = write(image, tables);
-  const auto& facts = *written.at<BufferedFacts>(image.facts());
-  EXPECT_EQ(facts.tag, 77u);
+  const auto& counts = *written.at<BufferedCounts>(image.counts());
+  EXPECT_EQ(counts.tag, 77u);
   EXPECT_EQ(*written.at<std::byte>(image.user() + 15), std::byte{5});
   EXPECT_LE(written.used, image.bytes());
-  EXPECT_EQ(written.used, image.chunks() + static_cast<size_t>(facts.sent_chunks[1]) * sizeof(Chunk));
+  EXPECT_EQ(written.used, image.chunks() + static_cast<size_t>(counts.sent_chunks[1]) * sizeof(Chunk));
   const Chunk* const chunks = written.at<Chunk>(image.chunks());
 
   // Tensor by tensor: own rows, then zeros behind the last row, as many as there are rows for them.
-  EXPECT_EQ(facts.own_chunks[0], 0);
-  ASSERT_EQ(facts.own_chunks[1], 4);
+  EXPECT_EQ(counts.own_chunks[0], 0);
+  ASSERT_EQ(counts.own_chunks[1], 4);
   for (const int t : {0, 1}) {
     const Chunk &own = chunks[2 * t], &zeros = chunks[2 * t + 1];
     EXPECT_EQ(own.tensor, t);
@@ -91,8 +91,8 @@ TEST(BufferedImage, HoldsChunksOfOwnRowsOfZerosAndOfRowsSent) {
     EXPECT_EQ(zeros.num_bytes, BufferedPass::kZeroRows * kRowBytes);
   }
   // To rank 2 first, so that no rank is everybody's first.
-  EXPECT_EQ(facts.sent_chunks[0], 4);
-  ASSERT_EQ(facts.sent_chunks[1], 8);
+  EXPECT_EQ(counts.sent_chunks[0], 4);
+  ASSERT_EQ(counts.sent_chunks[1], 8);
   EXPECT_EQ(chunks[4].peer, 2);
   EXPECT_EQ(chunks[4].from, 90 * kRowBytes);
   EXPECT_EQ(chunks[5].to, kOffsets[1] + 300 * kRowBytes);
@@ -100,7 +100,7 @@ TEST(BufferedImage, HoldsChunksOfOwnRowsOfZerosAndOfRowsSent) {
   EXPECT_EQ(chunks[7].num_bytes, 10 * kRowBytes);
 
   // Rows that are not left: 20 to 30, of which a row comes back each, and 80 to 100, of which 90 to 95.
-  EXPECT_EQ(facts.num_merged, 30);
+  EXPECT_EQ(counts.num_merged, 30);
   const int32_t* const rows = written.at<int32_t>(image.merge_rows());
   EXPECT_THAT(std::vector(rows + 9, rows + 12), ElementsAre(29, 80, 81));
   const int32_t* const begin = written.at<int32_t>(image.merge_begin());
@@ -120,10 +120,10 @@ TEST(BufferedImage, PlacesDoNotDependOnTables) {
   BufferedTables none;
   none.return_begin = {0, 0, 0};
   const Written written = write(image, none);
-  const auto& facts = *written.at<BufferedFacts>(image.facts());
-  EXPECT_EQ(facts.own_chunks[1], 2) << "zeros";
-  EXPECT_EQ(facts.sent_chunks[1], 2);
-  EXPECT_EQ(facts.num_merged, 100);
+  const auto& counts = *written.at<BufferedCounts>(image.counts());
+  EXPECT_EQ(counts.own_chunks[1], 2) << "zeros";
+  EXPECT_EQ(counts.sent_chunks[1], 2);
+  EXPECT_EQ(counts.num_merged, 100);
 }
 
 TEST(BufferedImage, RefusesWhatHasNoRoom) {
@@ -140,8 +140,8 @@ TEST(BufferedImage, RefusesWhatHasNoRoom) {
   };
   expect_refused("landing rows=400", [](BufferedTables& t) { t.recv_buffer_rows = 401; });
   expect_refused("sent_rows=30", [](BufferedTables& t) { t.exchange.sends[0].rows.end = 46; });
-  expect_refused("stretches=3", [](BufferedTables& t) { t.exchange.sends.resize(4, {2, {0, 1}, 0}); });
-  expect_refused("stretches=3", [](BufferedTables& t) { t.own_rows.resize(4, {{0, 1}, 0}); });
+  expect_refused("local_ranges=3", [](BufferedTables& t) { t.exchange.sends.resize(4, {2, {0, 1}, 0}); });
+  expect_refused("local_ranges=3", [](BufferedTables& t) { t.own_rows.resize(4, {{0, 1}, 0}); });
   expect_refused("own_rows=100", [](BufferedTables& t) { t.own_rows[0].keys.end = 101; });
   BufferedPassSpec spec = spec_of();
   spec.sent_rows = -1;
@@ -159,7 +159,7 @@ TEST(BufferedImage, SpecsThatDifferHaveOtherHashes) {
   EXPECT_EQ(hash_of(spec_of()), hash);
   EXPECT_NE(hash_of(spec_of(401)), hash);
   BufferedPassSpec spec = spec_of();
-  spec.stretches = 4;
+  spec.local_ranges = 4;
   EXPECT_NE(hash_of(spec), hash);
   spec = spec_of();
   spec.returns.clear();

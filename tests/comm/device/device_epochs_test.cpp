@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Device, DeviceTransports,
                          [](const auto& param_info) { return name_of(param_info.param); });
 
 /// Two ranks.
-void expect_large_stretches_whole(DeviceCommunicator& comm) {
+void expect_large_local_ranges_whole(DeviceCommunicator& comm) {
   constexpr int kSize = 2, kEpochs = 20;
   constexpr int64_t kRows = 1 << 16;  // 4 MiB
   const auto pass = comm.prepare_pass(ring_spec(comm.rank(), kSize, kRows, "ring"));
@@ -73,12 +73,12 @@ void expect_large_stretches_whole(DeviceCommunicator& comm) {
   comm.control().barrier("done");
 }
 
-TEST_P(DeviceTransports, LargeStretchesArriveWholeManyEpochsAhead) {
+TEST_P(DeviceTransports, LargeLocalRangesArriveWholeManyEpochsAhead) {
   if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
-  run(2, expect_large_stretches_whole);
+  run(2, expect_large_local_ranges_whole);
 }
 
-TEST(CopiesOneByOne, LargeStretchesArriveWholeManyEpochsAhead) {
+TEST(CopiesOneByOne, LargeLocalRangesArriveWholeManyEpochsAhead) {
   run_local_ranks(
       2,
       [](Communicator& control) {
@@ -86,7 +86,7 @@ TEST(CopiesOneByOne, LargeStretchesArriveWholeManyEpochsAhead) {
         DeviceCommunicatorConfig config;
         config.timeout_s = 20;
         config.batch_copies = false;
-        expect_large_stretches_whole(*make_device_communicator(control, config));
+        expect_large_local_ranges_whole(*make_device_communicator(control, config));
       },
       60);
 }

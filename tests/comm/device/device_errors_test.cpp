@@ -116,17 +116,17 @@ TEST_P(DeviceErrors, RanksThatMakeDifferentCallsAreToldWhatDiffers) {
       2,
       [&](DeviceCommunicator& comm) {
         const auto pass = comm.prepare_pass(ring_spec(comm.rank(), 2, 64, "forward"));
-        CallFingerprint facts;
-        facts.set(CallFingerprint::kMask, uint64_t{17});
-        facts.set(CallFingerprint::kSoftcap, 5.0f);
-        comm.set_call_fingerprint(facts);
+        CallFingerprint fingerprint;
+        fingerprint.set(CallFingerprint::kMask, uint64_t{17});
+        fingerprint.set(CallFingerprint::kSoftcap, 5.0f);
+        comm.set_call_fingerprint(fingerprint);
         run_epoch(comm, *pass);
         EXPECT_EQ(check_error<InvalidArgument>(comm), "") << "the same call";
         comm.set_call_fingerprint({});
         run_epoch(comm, *pass);
         EXPECT_EQ(check_error<InvalidArgument>(comm), "") << "nothing said";
-        facts.set(CallFingerprint::kSoftcap, static_cast<float>(comm.rank()));
-        comm.set_call_fingerprint(facts);
+        fingerprint.set(CallFingerprint::kSoftcap, static_cast<float>(comm.rank()));
+        comm.set_call_fingerprint(fingerprint);
         run_epoch(comm, *pass);
         EXPECT_THAT(check_error<InvalidArgument>(comm),
                     HasSubstr("every rank must make the same call: softcaps differ (rank 0: 0; rank 1: 1)"));

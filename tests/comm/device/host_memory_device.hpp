@@ -32,7 +32,7 @@ class HostMemoryPass final : public DevicePass {
     }
     for (const ReturnTensor& t : spec.returns) stored_.emplace_back(t.reduce_dtype, t.partial_rows, t.heads, t.dim);
     if (spec.recv_buffers_of != nullptr) return;
-    recv_buffers_ = std::make_shared<Landing>(spec.num_slots);
+    recv_buffers_ = std::make_shared<RecvBuffer>(spec.num_slots);
     for (int slot = 0; slot < spec.num_slots; ++slot) {
       std::vector<HostTensor>& tensors = recv_buffers_->tensors.emplace_back();
       for (const RecvTensor& t : spec.recv_buffers) tensors.emplace_back(t.dtype, t.rows, t.heads, t.dim);
@@ -175,8 +175,8 @@ class HostMemoryPass final : public DevicePass {
   }
 
  private:
-  struct Landing {
-    explicit Landing(int num_slots) : slots(num_slots) {}
+  struct RecvBuffer {
+    explicit RecvBuffer(int num_slots) : slots(num_slots) {}
     comm::SlotPool slots;
     std::vector<std::vector<HostTensor>> tensors;  // by slot
   };
@@ -194,7 +194,7 @@ class HostMemoryPass final : public DevicePass {
   Communicator& control_;
   const DevicePassSpec spec_;
   comm::EpochState epoch_;
-  std::shared_ptr<Landing> recv_buffers_;
+  std::shared_ptr<RecvBuffer> recv_buffers_;
   mutable std::map<int, std::unique_ptr<CommHandle>> under_way_;
   std::vector<HostTensor> stored_;
   std::vector<Range> left_, absent_;
@@ -216,7 +216,7 @@ class HostMemoryDevice final : public DeviceCommunicator {
     passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
     return passes_.back();
   }
-  void set_call_fingerprint(const CallFingerprint& facts) override { control_.set_call_fingerprint(facts); }
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override { control_.set_call_fingerprint(fingerprint); }
   const std::vector<std::shared_ptr<HostMemoryPass>>& passes() const { return passes_; }
   void all_reduce(float* values, int count, ReduceOp op, void*) override {
     control_.all_reduce({values, static_cast<size_t>(count)}, op, "all_reduce");

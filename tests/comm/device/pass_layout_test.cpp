@@ -306,18 +306,18 @@ TEST(EpochState, RefusesCreditsOutOfOrder) {
 TEST(WaitFailure, SurvivesPackingAndReadsWell) {
   using cuda::WaitFailure;
   using cuda::WaitKind;
-  const WaitFailure failure{WaitKind::kArrival, 63, 5, 511, 65535, 4095};
+  const WaitFailure failure{WaitKind::kReadyFlag, 63, 5, 511, 65535, 4095};
   EXPECT_EQ(cuda::unpack(cuda::pack(failure)), failure);
   const auto text = [](const WaitFailure& f) { return failure_text(f, {"forward", "backward"}, 2, "no luck"); };
   const auto detail = [](WaitKind kind) { return static_cast<int>(kind); };
-  EXPECT_EQ(text({WaitKind::kArrival, 0, 3, 2, 1, 0}),
+  EXPECT_EQ(text({WaitKind::kReadyFlag, 0, 3, 2, 1, 0}),
             "group_cast 'backward' stage 2: rank 3 did not take part within 2 s (noticed by rank 0)");
   EXPECT_EQ(text({WaitKind::kCredit, 0, 3, 2, 1, 0}),
             "group_cast 'backward' stage 2 (memory that it reuses): rank 3 did not take part within 2 s (noticed by "
             "rank 0)");
   EXPECT_EQ(text({WaitKind::kReturn, 0, 3, 2, 1, detail(WaitKind::kEnded)}),
             "group_reduce 'backward' stage 2: rank 3 has ended (noticed by rank 0)");
-  EXPECT_EQ(text({WaitKind::kArrival, 0, 3, 0, 0, detail(WaitKind::kHost)}),
+  EXPECT_EQ(text({WaitKind::kReadyFlag, 0, 3, 0, 0, detail(WaitKind::kHost)}),
             "group_cast 'forward' stage 0: rank 3 gave up: no luck");
   EXPECT_EQ(text({WaitKind::kEnded, 1, 2, 0, 0, 0}), "rank 2 has ended (noticed by rank 1)");
   EXPECT_EQ(text({WaitKind::kOrder, 1, 2, 0, 0, 1}),

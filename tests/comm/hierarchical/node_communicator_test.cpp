@@ -373,7 +373,7 @@ TEST(NodeCommunicator, StagesAreCastInOrder) {
   });
 }
 
-TEST(NodeCommunicator, RefusesLandingTensorsOfAnother) {
+TEST(NodeCommunicator, RefusesRecvBufferTensorsOfAnother) {
   const NodeLayout nodes{4, 2};
   const PassData data(4, 5);
   run_ranks(nodes, [&](DeviceCommunicator& comm) {
@@ -389,7 +389,7 @@ TEST(NodeCommunicator, RefusesLandingTensorsOfAnother) {
 TEST(NodeCommunicator, RefusesToReuseMemoryInAPass) {
   const PassData data(4, 5);
   run_ranks({4, 2}, [&](DeviceCommunicator& comm) {
-    EXPECT_EQ(comm.kernel_transfers().landing_reuse, RecvBufferReuse::kNone);
+    EXPECT_EQ(comm.kernel_transfers().recv_buffer_reuse, RecvBufferReuse::kNone);
     DevicePassSpec spec = data.spec(comm.rank());
     spec.credited = {1};
     EXPECT_THROW(comm.prepare_pass(spec), InvalidArgument);

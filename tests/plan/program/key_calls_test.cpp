@@ -18,19 +18,19 @@ using ::testing::ElementsAre;
 
 constexpr int64_t kBorder = 10;
 
-TEST(OwnStretches, NeighboursInBufferAndShardAreOneStretch) {
+TEST(OwnLocalRanges, NeighboursInBufferAndShardAreOneLocalRange) {
   RankPlan plan;
   plan.segments = {{{0, 40}, 0, 1, 0, 0, 0},
                    {{40, 60}, 40, 1, 40, 0, 0},
                    {{60, 90}, 60, 0, 5, 1, 1},
                    {{90, 100}, 90, 1, 60, 0, 0},
                    {{100, 130}, 100, 1, 80, 0, 0}};
-  EXPECT_THAT(own_stretches(plan, 1),
+  EXPECT_THAT(own_local_ranges(plan, 1),
               ElementsAre(LocalKvRange{{0, 60}, 0}, LocalKvRange{{90, 100}, 60}, LocalKvRange{{100, 130}, 80}));
-  EXPECT_THAT(own_stretches(plan, 0), ElementsAre(LocalKvRange{{60, 90}, 5}));
+  EXPECT_THAT(own_local_ranges(plan, 0), ElementsAre(LocalKvRange{{60, 90}, 5}));
 }
 
-TEST(OwnStretches, BordersOfWhatIsReadAndAllElseIsCopied) {
+TEST(OwnLocalRanges, BordersOfWhatIsReadAndAllElseIsCopied) {
   const std::vector<LocalKvRange> own = {{{0, 60}, 100}, {{60, 80}, 0}, {{90, 111}, 300}};
   const std::vector<LocalKvRange> read = worth_reading(own, kBorder);
   EXPECT_THAT(read, ElementsAre(own[0], own[2]));
@@ -39,7 +39,7 @@ TEST(OwnStretches, BordersOfWhatIsReadAndAllElseIsCopied) {
   EXPECT_EQ(to_copy(own, {}, kBorder), own) << "kernels that read nothing there find all in the buffer";
 }
 
-TEST(OwnStretches, OfPlansAreTheOwnRowsOnce) {
+TEST(OwnLocalRanges, OfPlansAreTheOwnRowsOnce) {
   constexpr int64_t kSeqlen = 4096;
   const Mask masks[] = {causal_mask(kSeqlen, kSeqlen), sliding_window_mask(kSeqlen, {300, 0}),
                         varlen_mask(std::vector<int64_t>{0, 1000, 1001, 2300, kSeqlen}, true)};
@@ -58,14 +58,14 @@ TEST(OwnStretches, OfPlansAreTheOwnRowsOnce) {
             expected[segment.row + i] = segment.owner_row + i;
           }
         }
-        const std::vector<LocalKvRange> own = own_stretches(rank_plan, rank), read = worth_reading(own, kBorder);
-        const auto cover = [&](const LocalKvRange& stretch, int64_t border) {
-          for (int64_t i = border; i < stretch.keys.size() - border; ++i) {
-            EXPECT_TRUE(covered.emplace(stretch.keys.begin + i, stretch.row + i).second) << "twice";
+        const std::vector<LocalKvRange> own = own_local_ranges(rank_plan, rank), read = worth_reading(own, kBorder);
+        const auto cover = [&](const LocalKvRange& local_range, int64_t border) {
+          for (int64_t i = border; i < local_range.keys.size() - border; ++i) {
+            EXPECT_TRUE(covered.emplace(local_range.keys.begin + i, local_range.row + i).second) << "twice";
           }
         };
-        for (const LocalKvRange& stretch : to_copy(own, read, kBorder)) cover(stretch, 0);
-        for (const LocalKvRange& stretch : read) cover(stretch, kBorder);
+        for (const LocalKvRange& local_range : to_copy(own, read, kBorder)) cover(local_range, 0);
+        for (const LocalKvRange& local_range : read) cover(local_range, kBorder);
         EXPECT_EQ(covered, expected);
       }
     }

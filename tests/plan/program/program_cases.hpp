@@ -128,7 +128,7 @@ inline Case random_case(Draws& random) {
     constexpr KeyCalls kCalls[] = {KeyCalls::kByStage, KeyCalls::kOnce, KeyCalls::kAsTheyCome};
     result.target.forward_calls = random.one_of(kCalls);
     result.target.backward_calls = random.one_of(kCalls);
-    result.target.stretch_border = random.draw(-1, 2);
+    result.target.local_kv_halo = random.draw(-1, 2);
     result.target.stores_at_owners = random.coin();
   }
   result.kept = can_keep(*result.plan) && random.coin();

@@ -212,7 +212,7 @@ class BlockingCommunicator final : public DeviceCommunicator {
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
     return std::make_shared<BlockingPass>(control_, spec, with_flags_);
   }
-  void set_call_fingerprint(const CallFingerprint& facts) override { control_.set_call_fingerprint(facts); }
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override { control_.set_call_fingerprint(fingerprint); }
   void all_reduce(float* values, int count, ReduceOp op, void* stream) override {
     std::vector<float> host(static_cast<size_t>(count));
     cuda::check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");

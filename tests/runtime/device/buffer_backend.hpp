@@ -75,10 +75,10 @@ class BufferBackend final : public AttnBackend {
   int64_t local_kv_table_bytes(int64_t seqlen_k) const override {
     return static_cast<int64_t>(sizeof(int64_t)) + seqlen_k * static_cast<int64_t>(sizeof(LocalKvRange));
   }
-  void write_local_kv_table(std::span<const LocalKvRange> stretches, int64_t, std::byte* to) const override {
-    const auto count = static_cast<int64_t>(stretches.size());
+  void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t, std::byte* to) const override {
+    const auto count = static_cast<int64_t>(local_ranges.size());
     std::memcpy(to, &count, sizeof(count));
-    std::memcpy(to + sizeof(count), stretches.data(), stretches.size_bytes());
+    std::memcpy(to + sizeof(count), local_ranges.data(), local_ranges.size_bytes());
   }
 
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {

@@ -26,12 +26,13 @@ inline constexpr double kTolerance = 2e-6;
 
 /// The largest of all plans.
 inline DistMaskCapacity capacity_of(const Plans& plans) {
-  DistMaskCapacity most{.kv_rows = 0, .sent_rows = 0, .stretches = 0, .documents = 0, .allow_fully_masked_rows = false};
+  DistMaskCapacity most{
+      .kv_rows = 0, .sent_rows = 0, .local_ranges = 0, .documents = 0, .allow_fully_masked_rows = false};
   for (const auto& plan : plans) {
     const DistMaskCapacity needed = capacity_for(*plan);
     most.kv_rows = std::max(most.kv_rows, needed.kv_rows);
     most.sent_rows = std::max(most.sent_rows, needed.sent_rows);
-    most.stretches = std::max(most.stretches, needed.stretches);
+    most.local_ranges = std::max(most.local_ranges, needed.local_ranges);
     most.documents = std::max(most.documents, needed.documents);
     most.slices = std::max(most.slices, needed.slices);
     most.allow_fully_masked_rows = most.allow_fully_masked_rows || needed.allow_fully_masked_rows;

@@ -69,7 +69,7 @@ class CountingControl final : public Communicator {
     ++meetings_;
     of_.require_agreement(value, what);
   }
-  void set_call_fingerprint(const CallFingerprint& facts) override { of_.set_call_fingerprint(facts); }
+  void set_call_fingerprint(const CallFingerprint& fingerprint) override { of_.set_call_fingerprint(fingerprint); }
   void refuse(std::string_view reason) override { of_.refuse(reason); }
   void abort(std::string_view reason) noexcept override { of_.abort(reason); }
   TrafficCounters counters() const override { return of_.counters(); }

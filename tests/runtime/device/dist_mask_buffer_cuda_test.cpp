@@ -69,7 +69,7 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
   std::vector<std::shared_ptr<const Plan>> plans;
   DistMaskCapacity capacity{.kv_rows = 0,
                             .sent_rows = 0,
-                            .stretches = 0,
+                            .local_ranges = 0,
                             .documents = 0,
                             .deterministic = true,
                             .allow_fully_masked_rows = false};
@@ -82,7 +82,7 @@ TEST(DistMaskBufferOnGpus, OneGraphReplaysWithManyPlansAsCallsAndAsASingleRank) 
     const DistMaskCapacity needed = capacity_for(*plans.back());
     capacity.kv_rows = std::max(capacity.kv_rows, needed.kv_rows);
     capacity.sent_rows = std::max(capacity.sent_rows, needed.sent_rows);
-    capacity.stretches = std::max(capacity.stretches, needed.stretches);
+    capacity.local_ranges = std::max(capacity.local_ranges, needed.local_ranges);
     capacity.documents = std::max(capacity.documents, needed.documents);
     capacity.slices = std::max(capacity.slices, needed.slices);
     capacity.allow_fully_masked_rows = capacity.allow_fully_masked_rows || needed.allow_fully_masked_rows;

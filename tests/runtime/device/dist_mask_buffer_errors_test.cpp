@@ -59,21 +59,21 @@ TEST(DistMaskBuffer, PlansThatDoNotFitAreRefusedOnEveryRankAndChangeNothing) {
   const StepResults expected = testing::single_step(plans[0]->mask, options, inputs, testing::DenseBackend());
   const BufferBackend backend;
   const DistMaskCapacity needed = capacity_for(*causal);
-  for (const char* name : {"kv_rows", "sent_rows", "stretches", "slices"}) {
+  for (const char* name : {"kv_rows", "sent_rows", "local_ranges", "slices"}) {
     DistMaskCapacity capacity = capacity_of({plans[0], causal});
-    int64_t& field = name == std::string("kv_rows")     ? capacity.kv_rows
-                     : name == std::string("sent_rows") ? capacity.sent_rows
-                     : name == std::string("stretches") ? capacity.stretches
-                                                        : capacity.slices;
+    int64_t& field = name == std::string("kv_rows")        ? capacity.kv_rows
+                     : name == std::string("sent_rows")    ? capacity.sent_rows
+                     : name == std::string("local_ranges") ? capacity.local_ranges
+                                                           : capacity.slices;
     const DistMaskCapacity first = capacity_for(*plans[0]);
-    const int64_t least = name == std::string("kv_rows")     ? needed.kv_rows
-                          : name == std::string("sent_rows") ? needed.sent_rows
-                          : name == std::string("stretches") ? needed.stretches
-                                                             : needed.slices;
+    const int64_t least = name == std::string("kv_rows")        ? needed.kv_rows
+                          : name == std::string("sent_rows")    ? needed.sent_rows
+                          : name == std::string("local_ranges") ? needed.local_ranges
+                                                                : needed.slices;
     field = least - 1;
     HostRanks(2).run([&](CountingControl& control, DeviceCommunicator& communicator) {
       if (capacity_for(*plans[0]).kv_rows > capacity.kv_rows || first.sent_rows > capacity.sent_rows ||
-          first.stretches > capacity.stretches || first.slices > capacity.slices) {
+          first.local_ranges > capacity.local_ranges || first.slices > capacity.slices) {
         return;  // the first pack wants as much
       }
       DistMaskBuffer buffer(*plans[0], capacity, communicator, backend);

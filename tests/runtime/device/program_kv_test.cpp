@@ -41,11 +41,11 @@ using testing::StreamBackend;
 constexpr double kTolerance = 2e-6;
 constexpr KeyCalls kCalls[] = {KeyCalls::kByStage, KeyCalls::kOnce, KeyCalls::kAsTheyCome};
 
-ProgramTarget target_of(KeyCalls forward, KeyCalls backward, bool reads_elsewhere, bool stores_at_owners) {
+ProgramTarget target_of(KeyCalls forward, KeyCalls backward, bool reads_local_kv, bool stores_at_owners) {
   ProgramTarget target;
   target.forward_calls = forward;
   target.backward_calls = backward;
-  if (reads_elsewhere) target.stretch_border = StreamBackend::kBorder;
+  if (reads_local_kv) target.local_kv_halo = StreamBackend::kBorder;
   target.stores_at_owners = stores_at_owners;
   return target;
 }

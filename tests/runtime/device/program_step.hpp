@@ -31,7 +31,7 @@ struct ProgramRank {
     base.backend = &backend;
     base.rank = control.rank();
     base.shape = rank_shape(*plan, control.rank());
-    base.facts = facts_of(*plan);
+    base.fingerprint = fingerprint_of(*plan);
     attention = std::make_unique<ProgramAttention>(base, device, host_program_device(), options);
     memory.resize(static_cast<size_t>(attention->forward_workspace_bytes()) + 1);
   }

@@ -29,8 +29,8 @@ class StreamBackend final : public AttnBackend {
   }
   bool can_wait_for_keys() const override { return true; }
   bool supports_local_kv() const override { return true; }
-  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> stretches) const override {
-    static_cast<Prepared&>(mask).stretches.assign(stretches.begin(), stretches.end());
+  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> local_ranges) const override {
+    static_cast<Prepared&>(mask).local_ranges.assign(local_ranges.begin(), local_ranges.end());
   }
 
   void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {
@@ -56,7 +56,7 @@ class StreamBackend final : public AttnBackend {
  private:
   struct Prepared final : PreparedMask {
     std::unique_ptr<PreparedMask> dense;
-    std::vector<LocalKvRange> stretches;
+    std::vector<LocalKvRange> local_ranges;
   };
 
   /// The keys of a call: of a stretch those at its ends from the buffer, all others from where they lie.
@@ -64,9 +64,9 @@ class StreamBackend final : public AttnBackend {
     HostTensor result(buffer.dtype, buffer.rows, buffer.heads, buffer.dim);
     for (int64_t row = 0; row < buffer.rows; ++row) copy_row(buffer, row, result.view(), row);
     if (elsewhere.data == nullptr) return result;
-    for (const LocalKvRange& stretch : mask.stretches) {
-      for (int64_t key = stretch.keys.begin + kBorder; key < stretch.keys.end - kBorder; ++key) {
-        copy_row(elsewhere, stretch.row + key - stretch.keys.begin, result.view(), key);
+    for (const LocalKvRange& local_range : mask.local_ranges) {
+      for (int64_t key = local_range.keys.begin + kBorder; key < local_range.keys.end - kBorder; ++key) {
+        copy_row(elsewhere, local_range.row + key - local_range.keys.begin, result.view(), key);
       }
     }
     return result;
@@ -76,11 +76,11 @@ class StreamBackend final : public AttnBackend {
     std::memcpy(slice_rows(to, {to_row, to_row + 1}).data, source.data, static_cast<size_t>(source.row_bytes()));
   }
   static void store(const HostTensor& rows, const TensorView& own, const DkvScatterMap& places,
-                    const TensorView& settled, void* const* others) {
+                    const TensorView& final_rows, void* const* others) {
     for (int64_t row = 0; row < rows.rows(); ++row) {
       const uint32_t place = places.of_key[row], tensor = place >> kGradientRowBits;
       const int64_t to = place & ((uint32_t{1} << kGradientRowBits) - 1);
-      TensorView target = tensor == kFinalTensor ? settled : own;
+      TensorView target = tensor == kFinalTensor ? final_rows : own;
       if (tensor >= kFirstOtherTensor) {
         target = {{others[tensor - kFirstOtherTensor], own.dtype, to + 1, own.heads, own.dim, own.row_stride,
                    own.head_stride}};

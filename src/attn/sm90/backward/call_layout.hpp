@@ -25,7 +25,7 @@ struct CallLayout {
   CallLayout(size_t num_tiles, size_t num_accum_tiles, const AttnShape& shape, int num_masks = 1)
       : tiles(num_tiles),
         accum_tiles(num_accum_tiles),
-        tables(static_cast<size_t>(schedule::slab_tables(shape.num_heads_q, num_masks))),
+        tables(static_cast<size_t>(schedule::accum_tile_tables(shape.num_heads_q, num_masks))),
         head_dim(shape_class(shape.head_dim, shape.head_dim_v).head_dim),
         head_dim_v(shape_class(shape.head_dim, shape.head_dim_v).head_dim_v),
         num_kernels(shape_class(shape.head_dim, shape.head_dim_v).backward_split ? 2 : 1) {}

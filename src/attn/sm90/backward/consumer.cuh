@@ -48,7 +48,7 @@ struct Consumer : ConsumerBase<Traits> {
   /// that it gets there. A warp's part of an accumulator tile is contiguous: [column group of 8][lane].
   __device__ __forceinline__ void stage_dq(const DqSums& dq, const Cursor<Traits>& at) {
     const uint32_t self = fresh_thread();
-    const uint32_t part = Dq::kEven ? self / 32 * Traits::kWarpSlabFloats
+    const uint32_t part = Dq::kEven ? self / 32 * Traits::kWarpAccumTileFloats
                                     : Dq::side_begin(warpgroup) + self / 32 % 4 * Dq::num_groups(warpgroup) * 128;
     float4* staged = reinterpret_cast<float4*>(smem.dq + part) + self % 32;
     wait_staging(at);

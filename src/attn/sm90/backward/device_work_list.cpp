@@ -18,7 +18,7 @@ size_t tile_capacity(size_t num_tiles, const AttnShape& shape) {
 }
 
 /// For a sixteenth of all tiles of keys, of which most masks have fewer in pieces, a quarter, or all.
-size_t slab_capacity(size_t num_accum_tiles, const AttnShape& shape) {
+size_t accum_tile_capacity(size_t num_accum_tiles, const AttnShape& shape) {
   if (shape.num_heads_q == shape.num_heads_kv) return 0;  // a work tile has one head
   const auto filled = static_cast<size_t>((shape.seqlen_k + kTileShape.block_m - 1) / kTileShape.block_m);
   const auto heads = static_cast<size_t>(shape.num_heads_kv);
@@ -39,9 +39,9 @@ DeviceWorkList::DeviceWorkList(const schedule::WorkList& work, const AttnShape& 
           work.deterministic_work_tiles.empty() ? work.work_tiles.size() : work.deterministic_work_tiles.size())),
       num_q_tiles_(static_cast<int32_t>(work.q_tiles.size()) / work.num_masks),
       heads_per_mask_(work.num_masks == 1 ? 0 : shape.num_heads_q / work.num_masks),
-      num_slabs_(work.num_accum_tiles),
+      num_accum_tiles_(work.num_accum_tiles),
       call_(tile_capacity(static_cast<size_t>(num_q_tiles_), shape),
-            slab_capacity(static_cast<size_t>(work.num_accum_tiles), shape), shape, work.num_masks),
+            accum_tile_capacity(static_cast<size_t>(work.num_accum_tiles), shape), shape, work.num_masks),
       walk_(work.walk),
       deterministic_walk_(work.deterministic_walk),
       zeroed_sums_(work.zeroed_sums) {
@@ -69,10 +69,10 @@ void DeviceWorkList::fill(Params& params, PrePostParams& pre_post, bool determin
   params.dq_order_segments = lists_.at<DqOrderSegment>(turn_segments_);
   params.zeroed_sums = pre_post.zeroed_sums = zeroed_sums_;
   params.num_work_tiles = static_cast<int32_t>(num_work_tiles(deterministic));
-  params.num_q_tiles = schedule::slab_stride(num_q_tiles_, heads_per_mask_);
+  params.num_q_tiles = schedule::accum_tile_stride(num_q_tiles_, heads_per_mask_);
   pre_post.num_q_tiles = num_q_tiles_;
   pre_post.heads_per_mask = heads_per_mask_;
-  pre_post.num_accum_tiles = call_.num_kernels * num_slabs_;
+  pre_post.num_accum_tiles = call_.num_kernels * num_accum_tiles_;
   params.walk = deterministic ? deterministic_walk_ : walk_;
 }
 

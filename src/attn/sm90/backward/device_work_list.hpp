@@ -36,7 +36,7 @@ class DeviceWorkList {
   int32_t num_work_tiles_ = 0, num_deterministic_work_tiles_ = 0;
   int32_t num_q_tiles_ = 0;     // of a mask
   int32_t heads_per_mask_ = 0;  // as in PrePostParams
-  int32_t num_slabs_ = 0;
+  int32_t num_accum_tiles_ = 0;
   CallLayout call_;  // NOTE [capacity]
   Walk walk_, deterministic_walk_;
   bool zeroed_sums_ = true;

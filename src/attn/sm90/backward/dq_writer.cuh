@@ -83,8 +83,8 @@ struct DqWriter {
       bool first = false;
       if constexpr (Traits::kDeterministic) {
         await_turn(count, turn);
-        first = turn == 0 && !smem.facts.zeroed_sums;
-      } else if (!smem.facts.zeroed_sums) {
+        first = turn == 0 && !smem.mask_info.zeroed_sums;
+      } else if (!smem.mask_info.zeroed_sums) {
         first = claim(count);
       }
       float* sums = params.dq_sums + int64_t{target.accum_tile} * Traits::kAccumTileFloats +

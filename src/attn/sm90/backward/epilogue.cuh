@@ -83,7 +83,7 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
       row = static_cast<int32_t>(place & ((1u << kGradientRowBits) - 1));
       if (tensor == kFinalTensor) {
         gradient = kIsDk ? params.dk_final : params.dv_final;
-        type = params.settled_type;
+        type = params.final_type;
       } else if (tensor >= kFirstOtherTensor) {
         void* const* others = kIsDk ? params.dk_others : params.dv_others;
         gradient = reinterpret_cast<void*>(
@@ -100,8 +100,8 @@ __device__ __forceinline__ void write_gradient(const float (&sums)[kSums], float
 
 /// A thread's part of an accumulator tile: float4s kConsumerThreads apart.
 template <typename Traits, typename Visit>
-__device__ __forceinline__ void visit_slab(float4* accum_tile, float (&dk)[Traits::kDimQk / 2],
-                                           float (&dv)[Traits::kDimV / 2], const Visit& visit) {
+__device__ __forceinline__ void visit_accum_tile(float4* accum_tile, float (&dk)[Traits::kDimQk / 2],
+                                                 float (&dv)[Traits::kDimV / 2], const Visit& visit) {
   constexpr int kVectorsDk = Traits::kDimQk / 8, kVectorsDv = Traits::kDimV / 8;
 #pragma unroll
   for (int i = 0; i < (kVectorsDk > kVectorsDv ? kVectorsDk : kVectorsDv); ++i) {
@@ -121,10 +121,10 @@ __device__ __forceinline__ void visit_slab(float4* accum_tile, float (&dk)[Trait
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile& work_tile, uint32_t thread,
                                             float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {
-  constexpr int kSlabVectors = (Traits::kDimQk + Traits::kDimV) / 8 * kConsumerThreads;
+  constexpr int kAccumTileVectors = (Traits::kDimQk + Traits::kDimV) / 8 * kConsumerThreads;
   constexpr uint32_t kPieceBarrier = 5;  // 1 to 4: see Consumer
   float4* accum_tile =
-      reinterpret_cast<float4*>(params.accum_tiles) + int64_t{work_tile.accum_tile} * kSlabVectors + thread;
+      reinterpret_cast<float4*>(params.accum_tiles) + int64_t{work_tile.accum_tile} * kAccumTileVectors + thread;
   int32_t* turn = params.split_semaphore + work_tile.accum_tile;
   const bool first = work_tile.head_split == 0;
   const bool last = work_tile.head_split == work_tile.num_head_splits - 1;
@@ -137,7 +137,7 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile
     ptx::named_barrier_sync(kPieceBarrier, kConsumerThreads);
   }
   if (last) {
-    visit_slab<Traits>(accum_tile, dk, dv, [](const float4* at, float& a, float& b, float& c, float& d) {
+    visit_accum_tile<Traits>(accum_tile, dk, dv, [](const float4* at, float& a, float& b, float& c, float& d) {
       const float4 x = __ldcg(at);
       a += x.x, b += x.y, c += x.z, d += x.w;
     });
@@ -145,10 +145,10 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile
     return true;
   }
   if (first) {
-    visit_slab<Traits>(accum_tile, dk, dv,
-                       [](float4* at, float a, float b, float c, float d) { __stcg(at, float4{a, b, c, d}); });
+    visit_accum_tile<Traits>(accum_tile, dk, dv,
+                             [](float4* at, float a, float b, float c, float d) { __stcg(at, float4{a, b, c, d}); });
   } else {
-    visit_slab<Traits>(accum_tile, dk, dv, [](float4* at, float a, float b, float c, float d) {
+    visit_accum_tile<Traits>(accum_tile, dk, dv, [](float4* at, float a, float b, float c, float d) {
       ptx::reduce_add_f32x4(at, float4{a, b, c, d});
     });
   }

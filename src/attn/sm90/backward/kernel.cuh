@@ -84,7 +84,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
 template <typename Traits>
 __device__ __forceinline__ void begin_cta(const Params& params, Smem<Traits>& smem) {
   if (threadIdx.x == 0) {
-    smem.facts = facts_of(params);
+    smem.mask_info = mask_info_of(params);
     init_barriers(smem);
     smem.arrived.bits = 0;
   }

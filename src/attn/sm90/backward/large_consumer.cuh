@@ -131,7 +131,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
   /// kCount pieces of sums of a step, of which the first is the `first`th, straight from registers: a thread waits for
   /// nothing, where a slot for pieces would be waited for again and again.
   template <int kCount>
-  __device__ __forceinline__ void add_to_slab(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
+  __device__ __forceinline__ void add_to_accum_tile(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
     const uint32_t self = this->fresh_thread() % 128;
     const int64_t accum_tile = smem.dq_target[step % Traits::kDqTargets].accum_tile;
     float* sums = this->params.dq_sums + accum_tile * Traits::kAccumTileFloats + self / 32 * (Layout::kPieceFloats / 4);
@@ -149,7 +149,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
   /// The same, or hands them over.
   template <int kCount>
   __device__ __forceinline__ void hand_over(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
-    if constexpr (Traits::kDqFromRegisters) return add_to_slab<kCount>(dq, step, first);
+    if constexpr (Traits::kDqFromRegisters) return add_to_accum_tile<kCount>(dq, step, first);
     const uint32_t self = this->fresh_thread() % 128;
 #pragma unroll
     for (int p = 0; p < kCount; ++p) {

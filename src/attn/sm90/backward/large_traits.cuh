@@ -55,8 +55,8 @@ struct alignas(1024) Smem<Traits, true> {
   uint64_t dq_full[2][Traits::kDqSlots], dq_empty[2][Traits::kDqSlots];  // between a warpgroup and its SplitWriter
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;
-  int32_t row_elsewhere;
-  BackwardMaskInfo facts;
+  int32_t local_kv_row;
+  BackwardMaskInfo mask_info;
   [[no_unique_address]] SingleStageDoutBarrier<Traits::kSingleStageDout> lone;
 };
 

@@ -82,17 +82,17 @@ struct PairConsumer : ConsumerBase<Traits> {
   /// of each half of the columns.
   __device__ __forceinline__ void stage_pair_dq(const DqSums& dq, uint32_t of_pair) {
     arrive(&smem.pairs.ds_empty[buffer(of_pair)]);
-    constexpr int kHalfSlab = Traits::kAccumTileFloats / 2 / 4;  // in float4
+    constexpr int kHalfAccumTile = Traits::kAccumTileFloats / 2 / 4;  // in float4
     constexpr int kHalfGroups = Traits::kHeadDim / 16;
     const uint32_t self = fresh_thread();
     float4* staged = reinterpret_cast<float4*>(smem.dq + warpgroup * Traits::kAccumTileFloats +
-                                               self / 32 % 4 * Traits::kWarpSlabFloats) +
+                                               self / 32 % 4 * Traits::kWarpAccumTileFloats) +
                      self % 32;
     await_staging(of_pair);
 #pragma unroll
     for (int i = 0; i < Traits::kHeadDim / 8; ++i) {
-      staged[i / kHalfGroups * kHalfSlab + i % kHalfGroups * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2],
-                                                                    dq[i * 4 + 3]};
+      staged[i / kHalfGroups * kHalfAccumTile + i % kHalfGroups * 32] = {dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2],
+                                                                         dq[i * 4 + 3]};
     }
   }
   __device__ __forceinline__ void send_dq() {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "attn/sm90/common/tensor_map.hpp"
-#include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/local_kv_ranges.hpp"
 #include "attn/sm90/ready_flags.hpp"
 #include "schedule/key_work_tiles.hpp"
 #include "tangram/dkv_scatter_map.hpp"
@@ -75,15 +75,16 @@ struct Params {
   float cap_inner;   ///< with softcap: softmax_scale / softcap, and softcap * log2(e)
   float cap_outer;
   GradType dkv_type;
-  GradType settled_type;
+  GradType final_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
   ReadyFlagParams ready_flags;
-  StretchParams stretches;
+  LocalKvParams local_ranges;
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
                      ///< one
-  const BackwardMaskInfo* facts;  ///< null, or in place of num_work_tiles, walk and zeroed_sums: of a buffer for lists
-  int32_t head_dim, head_dim_v;   ///< read by kernels for any of a class
+  const BackwardMaskInfo*
+      mask_info;                 ///< null, or in place of num_work_tiles, walk and zeroed_sums: of a buffer for lists
+  int32_t head_dim, head_dim_v;  ///< read by kernels for any of a class
 };
 
 /// The kernels before and after: stats and zeroed sums from out, dout and lse; dq from the sums.
@@ -109,14 +110,14 @@ struct PrePostParams {
   float lse_factor;  ///< -1 / softmax_scale, to be added to q.k; with softcap -log2(e)
   bool out_float32;
   GradType dq_type;
-  bool accumulate_dq;             ///< adds to dq, which is float32
-  bool zeroed_sums;               ///< as in Params
-  bool always_zeroed;             ///< adds_dq_from_registers
-  const float* delta;             ///< as lse, in place of out and dout; null: made of these
-  const BackwardMaskInfo* facts;  ///< as in Params; query tiles may then be empty, and their sums are nobody's
-  int32_t head_dim, head_dim_v;   ///< as in Params
-  int32_t heads_per_mask;         ///< 0: one mask; else see NOTE [tables of masks], num_q_tiles is that of a table
-  void* keys_ready;               ///< of the host: null, or a cudaEvent_t that the main kernel waits for
+  bool accumulate_dq;                 ///< adds to dq, which is float32
+  bool zeroed_sums;                   ///< as in Params
+  bool always_zeroed;                 ///< adds_dq_from_registers
+  const float* delta;                 ///< as lse, in place of out and dout; null: made of these
+  const BackwardMaskInfo* mask_info;  ///< as in Params; query tiles may then be empty, and their sums are nobody's
+  int32_t head_dim, head_dim_v;       ///< as in Params
+  int32_t heads_per_mask;             ///< 0: one mask; else see NOTE [tables of masks], num_q_tiles is that of a table
+  void* keys_ready;                   ///< of the host: null, or a cudaEvent_t that the main kernel waits for
 };
 
 }  // namespace tangram::sm90::backward

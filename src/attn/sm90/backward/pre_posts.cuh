@@ -103,7 +103,7 @@ __device__ __forceinline__ void copy_statistics(float* stats, const PrePostParam
 }
 
 __device__ __forceinline__ bool has_zeroed_sums(const PrePostParams& params) {
-  return params.always_zeroed || (params.facts != nullptr ? params.facts->zeroed_sums : params.zeroed_sums);
+  return params.always_zeroed || (params.mask_info != nullptr ? params.mask_info->zeroed_sums : params.zeroed_sums);
 }
 
 template <typename Element, int kDimQk, int kDimV, bool kAnyDim>
@@ -123,7 +123,7 @@ __device__ __forceinline__ void begin_call(const PrePostParams& params) {
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const TilePlace place = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[place.tile];
-  if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
+  if (params.mask_info != nullptr && rows.row_begin == rows.row_end) return;
   const int64_t accum_tile = place.accum_tile;
   const uint64_t covered = params.covered_queries ? params.covered_queries[place.tile] : ~uint64_t{0};
   if (params.delta == nullptr) {
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kPrePostThreads) after_kernel(const __grid_con
   const auto [tile_in_tables, accum_tile] = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[tile_in_tables];
   ptx::grid_dependency_wait();
-  if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
+  if (params.mask_info != nullptr && rows.row_begin == rows.row_end) return;
   const float4* from = reinterpret_cast<const float4*>(params.dq_sums) + accum_tile * (kBlockM * kHeadDim / 4) +
                        part * (32 * kVectors) + lane;
   const bool stored = has_zeroed_sums(params) || params.dq_semaphore[accum_tile * 2 + part / 4] != 0;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kPrePostThreads) after_any_dim_kernel(const __
   const auto [tile_in_tables, accum_tile] = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[tile_in_tables];
   ptx::grid_dependency_wait();
-  if (params.facts != nullptr && rows.row_begin == rows.row_end) return;
+  if (params.mask_info != nullptr && rows.row_begin == rows.row_end) return;
   const bool zeroed_sums = has_zeroed_sums(params);
   const float* from = params.dq_sums + accum_tile * (kBlockM * kDimQk) + lane * 4;
 #pragma unroll

@@ -49,7 +49,7 @@ struct Producer {
     ptx::mbarrier_wait(&smem.kv_empty, (work_tile.flags & kWorkTileOddPhase ? 1 : 0) ^ 1);
     if (params.ready_flags.pending != 0)
       await_keys(params.ready_flags, smem.arrived, work_tile.row_begin, work_tile.row_end);
-    const int32_t elsewhere = smem.row_elsewhere;
+    const int32_t elsewhere = smem.local_kv_row;
     // Addresses of maps that are chosen would take registers that this thread has not.
     if (elsewhere < 0) {
       load_keys_from(params.k_map, params.v_map, work_tile.row_begin, work_tile.kv_head);
@@ -196,16 +196,16 @@ struct Producer {
   __device__ __forceinline__ void run_work_tiles() {
     int32_t parity = 0;  // of the work tiles with steps so far
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
-    while (ticket < smem.facts.num_work_tiles) {
+    while (ticket < smem.mask_info.num_work_tiles) {
       WorkTile& work_tile = smem.work_tile[slot()];
 #pragma unroll 1
       for (int i = 0; i < static_cast<int>(sizeof(WorkTile) / 16); ++i) {
         reinterpret_cast<uint4*>(&work_tile)[i] = reinterpret_cast<const uint4*>(params.work_tiles + ticket)[i];
       }
-      smem.row_elsewhere = row_elsewhere(params.stretches, work_tile.row_begin, kBlockN);
+      smem.local_kv_row = local_kv_row(params.local_ranges, work_tile.row_begin, kBlockN);
       work_tile.flags |= (Traits::kAnyDim ? parity_after_last() : parity) |
-                         (smem.facts.walk.descending ? kWorkTileDescending : 0) |
-                         (smem.facts.walk.heads_innermost ? kWorkTileHeadsInside : 0);
+                         (smem.mask_info.walk.descending ? kWorkTileDescending : 0) |
+                         (smem.mask_info.walk.heads_innermost ? kWorkTileHeadsInside : 0);
       if (!Traits::kAnyDim && work_tile.num_steps != 0) parity ^= kWorkTileOddPhase;
       push_work_tile();
       // Not earlier: a ticket drawn while this work tile has long to go would wait for it. The loads in flight hide

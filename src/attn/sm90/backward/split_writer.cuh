@@ -39,7 +39,7 @@ struct SplitWriter : DqWriter<Traits> {
             count = params.dq_semaphore + int64_t{target.accum_tile} * 2 + warpgroup;
             turn = params.dq_order_segments[target.segment].turn;
             this->await_turn(count, turn);
-            first = turn == 0 && !smem.facts.zeroed_sums;
+            first = turn == 0 && !smem.mask_info.zeroed_sums;
             ptx::fence_proxy_async_global();  // what the acquire saw, before what the async proxy does
           }
           float* sums = params.dq_sums + int64_t{target.accum_tile} * Traits::kAccumTileFloats +

@@ -10,7 +10,7 @@
 
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/common/fragments.cuh"
-#include "attn/sm90/common/key_stretches.cuh"
+#include "attn/sm90/common/local_kv_ranges.cuh"
 #include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/common/ready_flags.cuh"
 #include "attn/sm90/common/rings.cuh"
@@ -139,8 +139,8 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static constexpr int kBytesDout = Panels::kPanelsV * Panels::kPanelBytesQ;
   static constexpr int kBytesDs = kBlockN * kBlockM * 2;  // of a step
   using Dq = DqLayout<kDimQk>;
-  static constexpr int kAccumTileFloats = kBlockM * kDimQk;                  // of dq
-  static constexpr int kWarpSlabFloats = kAccumTileFloats / kConsumerWarps;  // where Dq::kEven
+  static constexpr int kAccumTileFloats = kBlockM * kDimQk;                       // of dq
+  static constexpr int kWarpAccumTileFloats = kAccumTileFloats / kConsumerWarps;  // where Dq::kEven
   static constexpr bool kMakesDk = true;
   static constexpr bool kMakesDv = true;
   static constexpr bool kSingleStageDout = false;  // see LargeTraits
@@ -190,15 +190,15 @@ struct alignas(1024) Smem {
   uint64_t k_full, v_full, kv_empty;
   uint64_t dq_full[2], dq_empty[2];  // between a warpgroup and its DqWriter
   DqTarget dq_target[Traits::kDqTargets];
-  int32_t segment;        // deterministic: of the producer's current run and tile
-  int32_t row_elsewhere;  // of the producer's current work tile, see key_stretches.cuh
-  BackwardMaskInfo facts;
+  int32_t segment;       // deterministic: of the producer's current run and tile
+  int32_t local_kv_row;  // of the producer's current work tile, see key_stretches.cuh
+  BackwardMaskInfo mask_info;
   [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };
 
-__device__ __forceinline__ BackwardMaskInfo facts_of(const Params& params) {
-  return params.facts != nullptr ? *params.facts
-                                 : BackwardMaskInfo{params.num_work_tiles, params.walk, params.zeroed_sums};
+__device__ __forceinline__ BackwardMaskInfo mask_info_of(const Params& params) {
+  return params.mask_info != nullptr ? *params.mask_info
+                                     : BackwardMaskInfo{params.num_work_tiles, params.walk, params.zeroed_sums};
 }
 
 /// Where a consumer is: the number of its step, in all work tiles. Uniform in a warp, and known to be, so that

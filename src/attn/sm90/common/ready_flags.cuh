@@ -26,7 +26,7 @@ __device__ __forceinline__ void poll_ready_flags(const ReadyFlagParams& params, 
 #pragma unroll 1
   for (int bit = 0; seen != params.pending; ++bit) {
     const int32_t flag = __ldg(params.flag_of_bit + bit);
-    const cuda::WaitFailure failure{cuda::WaitKind::kArrival,       context.rank,
+    const cuda::WaitFailure failure{cuda::WaitKind::kReadyFlag,     context.rank,
                                     flag % params.ready_flags.size, flag / params.ready_flags.size,
                                     params.ready_flags.pass,        0};
     seen |= uint64_t{1} << bit;

@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
       ptx::grid_dependency_wait();
       poll_ready_flags<true>(params.ready_flags, smem.arrived);
     } else if (Traits::kMetadataWarp && threadIdx.x == 96) {
-      Producer<Traits, false, true> scribe{params, smem, {}};
-      scribe.run();
+      Producer<Traits, false, true> metadata_warp{params, smem, {}};
+      metadata_warp.run();
     }
   } else {
     ptx::register_increase<Traits::kConsumerRegisters>();

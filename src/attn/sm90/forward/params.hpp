@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "attn/sm90/common/tensor_map.hpp"
-#include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/local_kv_ranges.hpp"
 #include "attn/sm90/ready_flags.hpp"
 #include "schedule/kv_splits.hpp"
 
@@ -56,7 +56,7 @@ struct ForwardParams {
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
   ReadyFlagParams ready_flags;
-  StretchParams stretches;
+  LocalKvParams local_ranges;
   const int32_t* part_rows;  ///< of each work tile: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams
   float* part_lse;
@@ -69,7 +69,7 @@ struct ForwardParams {
 struct GatheredParams : ForwardParams {
   /// Of k and v in this order: boxes of one panel and 16 keys, and of 64 keys.
   TensorMap maps[2][2];
-  TensorMap elsewhere_maps[2][2];
+  TensorMap local_kv_maps[2][2];
   const int32_t* groups;  ///< schedule::GatheredList::groups
 };
 

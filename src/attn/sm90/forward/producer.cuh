@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "attn/sm90/common/key_stretches.cuh"
+#include "attn/sm90/common/local_kv_ranges.cuh"
 #include "attn/sm90/common/panels.cuh"
 #include "attn/sm90/common/ready_flags.cuh"
 #include "attn/sm90/forward/packing.cuh"
@@ -36,7 +36,7 @@ struct Producer {
   static constexpr int32_t kNoBox = INT32_MAX;
   static constexpr int32_t kNothing = -2;
   static constexpr int32_t kNoLoad = -1;
-  static constexpr int32_t kElsewhere = -3;  // minus the row there
+  static constexpr int32_t kLocalKv = -3;  // minus the row there
 
   __device__ __forceinline__ bool leads() const { return !kWarp || threadIdx.x == 0; }
   /// No lane is so late that it takes a phase for another, or reads what has been given back.
@@ -66,7 +66,7 @@ struct Producer {
       ptx::mbarrier_arrive_expect_tx(&smem.v_full[stage], Traits::kBytesV);
       load_rows<Traits::kAnyDim, Traits::kPanelsV, Traits::kPanelBytesK>(
           smem.v[stage], here ? &params.v_map : &params.v_local_map, &smem.v_full[stage],
-          here ? v_row : kElsewhere - v_row, v_head);
+          here ? v_row : kLocalKv - v_row, v_head);
     } else {
       ptx::mbarrier_arrive(&smem.v_full[stage]);
     }
@@ -110,7 +110,7 @@ struct Producer {
       ptx::mbarrier_arrive_expect_tx(&smem.k_full[rings.k_stage()], Traits::kBytesK);
       load_rows<Traits::kAnyDim, Traits::kPanelsQk, Traits::kPanelBytesK>(
           smem.k[rings.k_stage()], here ? &params.k_map : &params.k_local_map, &smem.k_full[rings.k_stage()],
-          here ? row : kElsewhere - row, kv_head);
+          here ? row : kLocalKv - row, kv_head);
     }
     rings.advance_k();
   }
@@ -154,8 +154,8 @@ struct Producer {
     const bool large = box < 0;
     const int32_t key = large ? ~box : box, keys = large ? 64 : 16;
     if (which == 0 && params.ready_flags.pending != 0) await_keys(params.ready_flags, smem.arrived, key, key + keys);
-    const int32_t row = row_elsewhere(params.stretches, key, keys);
-    const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.elsewhere_maps[which][large];
+    const int32_t row = local_kv_row(params.local_ranges, key, keys);
+    const TensorMap* map = row < 0 ? &params.maps[which][large] : &params.local_kv_maps[which][large];
     const int32_t place = static_cast<int32_t>(threadIdx.x) * kRows16Bytes;
 #pragma unroll
     for (int panel = 0; panel < Traits::kPanelsQk; ++panel) {
@@ -220,8 +220,8 @@ struct Producer {
         if (kWarp ? params.ready_flags.pending != 0 : keys_missing) {
           keys_missing = await_keys(params.ready_flags, smem.arrived, k0, min(k0 + Traits::kBlockN, k_end));
         }
-        const int32_t elsewhere = row_elsewhere(params.stretches, smem.stretch, k0, Traits::kBlockN);
-        const int32_t row = elsewhere < 0 ? k0 : kElsewhere - elsewhere;
+        const int32_t elsewhere = local_kv_row(params.local_ranges, smem.local_range, k0, Traits::kBlockN);
+        const int32_t row = elsewhere < 0 ? k0 : kLocalKv - elsewhere;
         load_k(row, kv_head);
         flush_v();
         if (first && first_run) load_q(work);
@@ -255,7 +255,7 @@ struct Producer {
 
   __device__ __forceinline__ void run() {
     std::conditional_t<kFewRegisters, RingCount<Traits::kWorkSlots>, RingPosition<Traits::kWorkSlots>> slot;
-    if constexpr (kLoads) smem.stretch = {0, 0, 0, 0};
+    if constexpr (kLoads) smem.local_range = {0, 0, 0, 0};
     for (;;) {
       ptx::mbarrier_wait(&smem.work_full[slot.current()], slot.parity());
       const WorkMessage& work = smem.work[slot.current()];

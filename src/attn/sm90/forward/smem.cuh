@@ -27,7 +27,7 @@ struct alignas(1024) ForwardSmem {
   WorkTileRows<Traits::kSplitKv> work_tiles[2];
   RowInterval intervals[Traits::kBlockM];  // of the current run, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kConsumers];       // the producer's own
-  int4 stretch;                            // likewise: where the last tile of keys lay
+  int4 local_range;                        // likewise: where the last tile of keys lay
   WorkMessage work[Traits::kWorkSlots];
   ArrivedKeys arrived;
   uint64_t q_full[Traits::kStagesQ], q_empty[Traits::kStagesQ];

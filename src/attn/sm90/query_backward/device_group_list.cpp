@@ -90,7 +90,7 @@ double least_cost(std::span<const std::span<const AttnSlice>> masks, const AttnS
 
 /// If no two slices shared a step. A tile of queries touches two tiles of keys more, and one for its diagonals, than
 /// what it shows would fill.
-double most_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+double most_steps_kv_stationary(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
   const auto touched = [](const Range& range, int64_t tile) {
     return range.empty() ? 0 : (range.end - 1) / tile - range.begin / tile + 1;
   };
@@ -106,7 +106,7 @@ double most_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, con
 }
 
 /// As if tiles began at multiples of their rows.
-double estimate_steps_at_rest(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
+double estimate_steps_kv_stationary(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
   const auto words = static_cast<size_t>((shape.seqlen_k + 64 * kTileKeys - 1) / (64 * kTileKeys));
   const auto tiles = static_cast<size_t>((shape.seqlen_q + kTileQueries - 1) / kTileQueries);
   if (words * tiles > kMostWords) return 0;
@@ -233,8 +233,8 @@ std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const A
 std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
                                                      const AttnShape& shape) {
   const double least = least_cost(masks, shape);
-  if (least < 0 || most_steps_at_rest(masks, shape) < kClearGain * least) return nullptr;
-  return choose(masks, shape, least, estimate_steps_at_rest(masks, shape), kClearGain);
+  if (least < 0 || most_steps_kv_stationary(masks, shape) < kClearGain * least) return nullptr;
+  return choose(masks, shape, least, estimate_steps_kv_stationary(masks, shape), kClearGain);
 }
 
 bool is_scattered(std::span<const AttnSlice> slices, const AttnShape& shape) {

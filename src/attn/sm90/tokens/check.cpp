@@ -20,28 +20,28 @@ namespace tangram::sm90::tokens {
 namespace {
 
 /// Where a device counts and tells what it refuses. Never ends: graphs hold it.
-struct DeviceBoard {
+struct DeviceControlBlock {
   int32_t* num_refused = nullptr;  // in device memory
-  Board* told = nullptr;           // in page-locked memory
+  ControlBlock* told = nullptr;    // in page-locked memory
   int32_t known = 0;
   std::mutex mutex;  // of known
 };
 
-DeviceBoard& board_of_current_device() {
+DeviceControlBlock& control_block_of_current_device() {
   static std::mutex mutex;
-  static auto& boards = *new std::map<int, DeviceBoard>();
+  static auto& control_blocks = *new std::map<int, DeviceControlBlock>();
   int device = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
   const std::lock_guard lock(mutex);
-  DeviceBoard& control_block = boards[device];
+  DeviceControlBlock& control_block = control_blocks[device];
   if (control_block.told == nullptr) {
     const cuda::AllowAllocationDuringCapture allow;
     if (control_block.num_refused == nullptr) {
       control_block.num_refused = (new cuda::DeviceBuffer(cuda::DeviceBuffer::zeros(sizeof(int32_t))))->as<int32_t>();
     }
     void* page = nullptr;
-    cuda::check(cudaHostAlloc(&page, sizeof(Board), cudaHostAllocDefault), "cudaHostAlloc");
-    control_block.told = new (page) Board();
+    cuda::check(cudaHostAlloc(&page, sizeof(ControlBlock), cudaHostAllocDefault), "cudaHostAlloc");
+    control_block.told = new (page) ControlBlock();
   }
   return control_block;
 }
@@ -50,7 +50,7 @@ DeviceBoard& board_of_current_device() {
 
 void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t* counts, cudaStream_t stream) {
   if (shape.seqlen_q == 0) return;
-  const DeviceBoard& control_block = board_of_current_device();
+  const DeviceControlBlock& control_block = control_block_of_current_device();
   CheckParams params{};
   params.indices = indices.indices;
   params.counts = counts;
@@ -65,13 +65,13 @@ void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t*
 }
 
 void throw_refused(const char* function) {
-  DeviceBoard& control_block = board_of_current_device();
+  DeviceControlBlock& control_block = control_block_of_current_device();
   const std::lock_guard lock(control_block.mutex);
   const int32_t count = std::atomic_ref(control_block.told->count).load(std::memory_order_acquire);
   if (count == control_block.known) return;
   const int32_t num_refused = count - control_block.known;
   control_block.known = count;
-  const volatile Board::Refused& last = control_block.told->last;
+  const volatile ControlBlock::Refused& last = control_block.told->last;
   const bool repeated = last.is_repeated != 0;
   const int32_t row = last.row, head = last.kv_head, key = last.key;
   require(false,

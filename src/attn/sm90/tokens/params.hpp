@@ -36,7 +36,7 @@ struct Params {
 
 /// What the GPU tells the host of refused lists: the last one, in 16 bytes that a thread stores at once, and how many
 /// there were so far.
-struct Board {
+struct ControlBlock {
   struct alignas(16) Refused {
     int32_t row = 0;
     int32_t kv_head = 0;
@@ -53,8 +53,8 @@ inline constexpr int kMostWindow = 1 << 18;
 struct CheckParams {
   const int32_t* indices;
   int32_t* counts;
-  int32_t* num_refused;  ///< of all calls on the device
-  Board* control_block;  ///< in page-locked memory of the host
+  int32_t* num_refused;         ///< of all calls on the device
+  ControlBlock* control_block;  ///< in page-locked memory of the host
   int64_t topk;
   int64_t seqlen_k;
   int32_t seqlen_q, num_heads_kv;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/local_kv_ranges.hpp"
 #include "attn/sm90/ready_flags.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/attention.hpp"
@@ -40,38 +40,39 @@ class LatePeer {
   LatePeer(HostTensor& k, HostTensor& v) : tensors_{&k, &v} {
     const int64_t keys = k.rows();
     // In the order in which they come; two ranges under one flag, a border within a granule.
-    arrivals_ = {{{keys / 3, keys / 2}, 1},
-                 {{keys * 4 / 5, keys}, kSize + 3},
-                 {{0, keys / 10}, 0},
-                 {{keys / 2, keys / 2 + 20}, 0}};
-    late_keys_ = schedule::AwaitedKeys(arrivals_, keys);
+    ready_flags_ = {{{keys / 3, keys / 2}, 1},
+                    {{keys * 4 / 5, keys}, kSize + 3},
+                    {{0, keys / 10}, 0},
+                    {{keys / 2, keys / 2 + 20}, 0}};
+    awaited_keys_ = schedule::AwaitedKeys(ready_flags_, keys);
     for (HostTensor* tensor : tensors_) sent_.push_back(tensor->clone());
     context_ = {&abort_, &aborts_[0], control_block_, 0, kRank, kSize};
   }
   LatePeer(const LatePeer&) = delete;
   LatePeer& operator=(const LatePeer&) = delete;
 
-  const std::vector<KeyReadyFlag>& ready_flags() const { return arrivals_; }
-  const schedule::AwaitedKeys& awaited_keys() const { return late_keys_; }
+  const std::vector<KeyReadyFlag>& ready_flags() const { return ready_flags_; }
+  const schedule::AwaitedKeys& awaited_keys() const { return awaited_keys_; }
   sm90::ReadyFlagParams params() const {
     return {{flags_, &epoch_, kSize, 5, &context_},
-            late_keys_.needed().data(),
-            late_keys_.flags().data(),
-            late_keys_.all()};
+            awaited_keys_.needed().data(),
+            awaited_keys_.flags().data(),
+            awaited_keys_.all()};
   }
   /// NaN in the place of what is late, and no flag set; then what makes it come.
   std::vector<std::function<void()>> send() {
     forget();
     std::vector<std::function<void()>> events;
-    for (size_t i = 0; i < arrivals_.size(); ++i) {
-      const KeyReadyFlag arrival = arrivals_[i];
+    for (size_t i = 0; i < ready_flags_.size(); ++i) {
+      const KeyReadyFlag ready_flag = ready_flags_[i];
       for (const size_t which : {0, 1}) {
-        events.emplace_back([this, which, arrival] {
-          copy_rows(sent_[which], arrival.keys.begin, *tensors_[which], arrival.keys.begin, arrival.keys.size());
+        events.emplace_back([this, which, ready_flag] {
+          copy_rows(sent_[which], ready_flag.keys.begin, *tensors_[which], ready_flag.keys.begin,
+                    ready_flag.keys.size());
         });
       }
-      if (i + 1 < arrivals_.size() && arrivals_[i + 1].flag == arrival.flag) continue;
-      events.emplace_back([this, arrival] { flags_[arrival.flag] = epoch_; });
+      if (i + 1 < ready_flags_.size() && ready_flags_[i + 1].flag == ready_flag.flag) continue;
+      events.emplace_back([this, ready_flag] { flags_[ready_flag.flag] = epoch_; });
     }
     return events;
   }
@@ -87,8 +88,8 @@ class LatePeer {
   static constexpr int kSize = 4, kRank = 2;
 
   void forget() {
-    for (const KeyReadyFlag& arrival : arrivals_) {
-      for (HostTensor* tensor : tensors_) poison_rows(*tensor, arrival.keys);
+    for (const KeyReadyFlag& ready_flag : ready_flags_) {
+      for (HostTensor* tensor : tensors_) poison_rows(*tensor, ready_flag.keys);
     }
     std::fill(std::begin(flags_), std::end(flags_), uint64_t{0});
     abort_ = 0;
@@ -96,8 +97,8 @@ class LatePeer {
 
   HostTensor* tensors_[2];  // k and v
   std::vector<HostTensor> sent_;
-  std::vector<KeyReadyFlag> arrivals_;
-  schedule::AwaitedKeys late_keys_;
+  std::vector<KeyReadyFlag> ready_flags_;
+  schedule::AwaitedKeys awaited_keys_;
   uint64_t flags_[2 * kSize] = {}, epoch_ = 7, abort_ = 0;
   uint64_t* aborts_[kSize] = {&abort_, &abort_, &abort_, &abort_};
   cuda::ControlBlockRow control_block_[kSize];
@@ -105,26 +106,26 @@ class LatePeer {
 };
 
 /// Keys of k and v that lie elsewhere too, in another order, and hold NaN where kernels must look there.
-class KeysElsewhere {
+class LocalKv {
  public:
-  KeysElsewhere(HostTensor& k, HostTensor& v) {
+  LocalKv(HostTensor& k, HostTensor& v) {
     constexpr int64_t kBorder = AttnBackend::kLocalKvHalo;
     const int64_t keys = k.rows(), first = keys * 2 / 5, gap = 23;
-    const std::vector<LocalKvRange> stretches{{{0, first}, keys - first + 40}, {{first + gap, keys}, 5}};
-    of_granule_ = sm90::stretches_of_granules(stretches, keys);
+    const std::vector<LocalKvRange> local_ranges{{{0, first}, keys - first + 40}, {{first + gap, keys}, 5}};
+    of_granule_ = sm90::local_ranges_of_granules(local_ranges, keys);
     const auto move = [&](HostTensor& here, HostTensor& there) {
       there = HostTensor(here.dtype(), keys + 60, here.heads(), here.dim());
       poison_rows(there, {0, there.rows()});
-      for (const LocalKvRange& stretch : stretches) {
-        copy_rows(here, stretch.keys.begin, there, stretch.row, stretch.keys.size());
-        poison_rows(here, {stretch.keys.begin + kBorder, stretch.keys.end - kBorder});
+      for (const LocalKvRange& local_range : local_ranges) {
+        copy_rows(here, local_range.keys.begin, there, local_range.row, local_range.keys.size());
+        poison_rows(here, {local_range.keys.begin + kBorder, local_range.keys.end - kBorder});
       }
     };
     move(k, k_);
     move(v, v_);
   }
 
-  sm90::StretchParams params() const { return {of_granule_.data()}; }
+  sm90::LocalKvParams params() const { return {of_granule_.data()}; }
   /// Like `here`, of the other tensors.
   TensorView k_view(const TensorView& here) { return like(here, k_); }
   TensorView v_view(const TensorView& here) { return like(here, v_); }

@@ -28,16 +28,16 @@ TEST(Sm90EmulatedBackward, AgreesWithFloat64InClass128) {
 }
 
 // Dimensions in turn: those of the class, and smaller ones.
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass32) {
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsInClass32) {
   expect_options_close<32, 32>({{32, 32}, {24, 16}});
 }
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass64) {
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsInClass64) {
   expect_options_close<64, 64>({{64, 40}, {56, 56}});
 }
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass96) {
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsInClass96) {
   expect_options_close<96, 96>({{80, 80}, {96, 96}, {72, 40}});
 }
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass128) {
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsInClass128) {
   expect_options_close<128, 128>({{112, 112}, {128, 64}});
 }
 

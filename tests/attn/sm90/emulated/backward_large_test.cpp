@@ -18,10 +18,10 @@ TEST(Sm90EmulatedBackward, AgreesWithFloat64InClass256) {
 }
 
 // Dimensions in turn: those of the class, and smaller ones.
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass192And128) {
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsInClass192And128) {
   expect_options_close<192, 128>({{192, 128}, {136, 104}});
 }
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsInClass256) {
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsInClass256) {
   expect_options_close<256, 256>({{256, 256}, {200, 192}});
 }
 

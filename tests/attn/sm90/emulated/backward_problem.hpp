@@ -30,8 +30,8 @@ using emulated_problem::config_of;
 using emulated_problem::expect_gaps_untouched;
 using emulated_problem::has_class;
 using emulated_problem::ImageMemory;
-using emulated_problem::KeysElsewhere;
 using emulated_problem::LatePeer;
+using emulated_problem::LocalKv;
 using sm90::backward::kBlockM;
 using sm90::backward::kBlockN;
 using sm90::backward::kStatsFloats;
@@ -75,7 +75,7 @@ inline ImageMemory put_into_image(sm90::backward::Params& params, schedule::Work
   params.intervals = reinterpret_cast<RowInterval*>(begin + layout.intervals());
   params.covered_queries = all_see ? nullptr : reinterpret_cast<uint64_t*>(begin + layout.covered_queries());
   params.dq_order_segments = reinterpret_cast<schedule::DqOrderSegment*>(begin + layout.dq_order_segments());
-  params.facts = reinterpret_cast<schedule::BackwardMaskInfo*>(begin + layout.facts());
+  params.mask_info = reinterpret_cast<schedule::BackwardMaskInfo*>(begin + layout.mask_info());
   params.num_work_tiles = -1;
   params.walk = {!work.walk.descending, !work.walk.heads_innermost};
   params.zeroed_sums = !work.zeroed_sums;
@@ -159,7 +159,7 @@ inline void fill_edge(sm90::backward::PrePostParams& pre_post, RandomAttention& 
   pre_post.dq_type =
       r.config.grad_dtype == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
   pre_post.zeroed_sums = params.zeroed_sums;
-  pre_post.facts = params.facts;
+  pre_post.mask_info = params.mask_info;
   pre_post.head_dim = r.config.shape.head_dim;
   pre_post.head_dim_v = r.config.shape.head_dim_v;
 }
@@ -219,15 +219,17 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   const AttnShape& s = r.config.shape;
   const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size()) / work.num_masks;
   const auto scale = static_cast<float>(r.problem.scale);
-  const size_t num_accum_tiles =
-      static_cast<size_t>(schedule::slab_tables(s.num_heads_q, work.num_masks)) * static_cast<size_t>(num_q_tiles);
+  const size_t num_accum_tiles = static_cast<size_t>(schedule::accum_tile_tables(s.num_heads_q, work.num_masks)) *
+                                 static_cast<size_t>(num_q_tiles);
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   // Memory in which a call computes begins with anything in it.
   std::vector<float> stats(num_accum_tiles * kStatsFloats, kNan),
       sums(num_accum_tiles * Traits::kAccumTileFloats, kNan);
   std::vector<float> accum_tiles(size_t(work.num_accum_tiles) * kBlockN * (Traits::kDimQk + Traits::kDimV), kNan);
-  const int num_slabs_of_work_tiles = Traits::kShape.backward_split ? 2 * work.num_accum_tiles : work.num_accum_tiles;
-  std::vector<int32_t> dq_semaphore(num_accum_tiles * 2, -1), split_semaphore(size_t(num_slabs_of_work_tiles), -1);
+  const int num_accum_tiles_of_work_tiles =
+      Traits::kShape.backward_split ? 2 * work.num_accum_tiles : work.num_accum_tiles;
+  std::vector<int32_t> dq_semaphore(num_accum_tiles * 2, -1),
+      split_semaphore(size_t(num_accum_tiles_of_work_tiles), -1);
   int32_t ticket[2] = {-1, -1};
   sm90::backward::PrePostParams pre_post{};
   fill_edge(pre_post, r, params, Traits::kSoftcap ? -std::numbers::log2e_v<float> : -1.0f / scale);
@@ -242,8 +244,8 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   pre_post.split_semaphore = split_semaphore.data();
   pre_post.accumulate_dq = accumulate;
   if (delta != nullptr) pre_post.delta = delta, pre_post.out = nullptr, pre_post.out_float32 = false;
-  pre_post.num_accum_tiles = num_slabs_of_work_tiles;
-  params.num_q_tiles = schedule::slab_stride(num_q_tiles, pre_post.heads_per_mask);
+  pre_post.num_accum_tiles = num_accum_tiles_of_work_tiles;
+  params.num_q_tiles = schedule::accum_tile_stride(num_q_tiles, pre_post.heads_per_mask);
   params.q_map = emulated::rows_first_map(r.q_view(), kBlockM, kColumns);
   params.dout_map = emulated::rows_first_map(r.dout_view(), kBlockM, kColumns);
   params.k_map = emulated::rows_first_map(r.k_view(), kBlockN, kColumns);
@@ -268,7 +270,7 @@ void run_call(sm90::backward::Params params, const schedule::WorkList& work, Ran
   params.head_dim = s.head_dim;
   params.head_dim_v = s.head_dim_v;
   run_before<Traits>(pre_post, order);
-  run_main<Traits>(params, num_slabs_of_work_tiles, blocks, order, send);
+  run_main<Traits>(params, num_accum_tiles_of_work_tiles, blocks, order, send);
   run_after<Traits>(pre_post, order);
 }
 template <typename Traits>
@@ -293,26 +295,26 @@ void expect_close(const Case& c, RandomAttention& r, const reference::DenseResul
               c.late != LateKind::kNone ? peer.awaited_keys() : schedule::AwaitedKeys(), c.by_rule);
   sm90::backward::Params params = params_of(work);
   if (c.late != LateKind::kNone) params.ready_flags = peer.params();
-  std::optional<KeysElsewhere> elsewhere;
+  std::optional<LocalKv> elsewhere;
   if (c.elsewhere) {
     elsewhere.emplace(r.k, r.v);
-    params.stretches = elsewhere->params();
+    params.local_ranges = elsewhere->params();
     params.k_local_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kBlockN, kColumns);
     params.v_local_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kBlockN, kColumns);
   }
   ImageMemory image;
   if (where == Lists::kImage) image = put_into_image(params, work, s, Traits::kDeterministic);
   reset_gradients(r, c.accumulate);
-  const DType settled = c.gradients == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
-  SpreadRows dk(r.dk, settled), dv(r.dv, settled);
+  const DType final_rows = c.gradients == DType::kFloat32 ? DType::kBFloat16 : DType::kFloat32;
+  SpreadRows dk(r.dk, final_rows), dv(r.dv, final_rows);
   const std::vector<uint32_t> places = SpreadRows::table(s.seqlen_k);
   if (c.places) {
     params.places = places.data();
     params.dk = dk.own(), params.dv = dv.own();
-    params.dk_final = dk.settled(), params.dv_final = dv.settled();
+    params.dk_final = dk.final_rows(), params.dv_final = dv.final_rows();
     params.dk_others = dk.others(), params.dv_others = dv.others();
-    params.settled_type =
-        settled == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
+    params.final_type =
+        final_rows == DType::kFloat32 ? sm90::backward::GradType::kFloat32 : sm90::backward::GradType::kInput;
   }
   const std::vector<float> delta = c.delta ? delta_of(r, expected) : std::vector<float>();
   run_call<Traits>(params, work, r, c.accumulate, c.blocks, order, c.delta ? delta.data() : nullptr,

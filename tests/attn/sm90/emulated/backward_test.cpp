@@ -32,8 +32,8 @@ void expect_options_close() {
                                       support::is_long_run() ? Modes::kBoth : in_turn);
   }
 }
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
-TEST(Sm90EmulatedBackward, LateKeysRowTablesAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
+TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
 // PingPong of lists that a GPU builds follow its own schedule: packs in pieces of unequal lengths, one nested group in
 // sections, blocks that share queries.

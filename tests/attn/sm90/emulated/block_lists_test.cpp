@@ -207,14 +207,14 @@ void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_hos
 }
 
 // With NaN in what a head group does not see, and in queries that see nothing.
-TEST(Sm90EmulatedBlockLists, KeysAtRestAgreeWithFloat64) {
+TEST(Sm90EmulatedBlockLists, KvStationaryAgreeWithFloat64) {
   std::mt19937 rng(23);
   int seed = 0;
   for (const AttendedCase& c :
-       {AttendedCase{builder::at_rest_case(builder::block_case(256, 256, 4, 2, 64, 128, 2)), 128},
-        AttendedCase{builder::at_rest_case(builder::block_case(336, 400, 4, 2, 64, 128, 2)), 128},
-        AttendedCase{builder::at_rest_case(builder::block_case(336, 336, 4, 4, 128, 128, 2), 64), 64},
-        AttendedCase{builder::at_rest_case(builder::block_case(400, 400, 4, 2, 64, 256, 2), 64), 64}}) {
+       {AttendedCase{builder::kv_stationary_case(builder::block_case(256, 256, 4, 2, 64, 128, 2)), 128},
+        AttendedCase{builder::kv_stationary_case(builder::block_case(336, 400, 4, 2, 64, 128, 2)), 128},
+        AttendedCase{builder::kv_stationary_case(builder::block_case(336, 336, 4, 4, 128, 128, 2), 64), 64},
+        AttendedCase{builder::kv_stationary_case(builder::block_case(400, 400, 4, 2, 64, 256, 2), 64), 64}}) {
     for (int round = 0; round < (support::is_long_run() ? 8 : 2); ++round) {
       BlockCase of = c.blocks;
       of.gpu.multiprocessors = round == 0 ? 1 : 8;  // pieces of many heads, and of few

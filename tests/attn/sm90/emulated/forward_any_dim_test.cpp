@@ -41,18 +41,22 @@ TEST(Sm90EmulatedForward, AgreesWithFloat64InClass256) {
 }
 
 // Dimensions in turn: those of the class, and smaller ones.
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsInClass32) { expect_options_close<32, 32>({{32, 32}, {24, 16}}); }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsInClass64) { expect_options_close<64, 64>({{64, 40}, {56, 56}}); }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsInClass96) {
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsInClass32) {
+  expect_options_close<32, 32>({{32, 32}, {24, 16}});
+}
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsInClass64) {
+  expect_options_close<64, 64>({{64, 40}, {56, 56}});
+}
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsInClass96) {
   expect_options_close<96, 96>({{80, 80}, {96, 96}, {72, 40}});
 }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsInClass128) {
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsInClass128) {
   expect_options_close<128, 128>({{112, 112}, {128, 64}});
 }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsInClass192And128) {
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsInClass192And128) {
   expect_options_close<192, 128>({{192, 128}, {136, 104}});
 }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsInClass256) {
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsInClass256) {
   expect_options_close<256, 256>({{256, 256}, {200, 192}});
 }
 

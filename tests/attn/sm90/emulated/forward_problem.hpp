@@ -18,10 +18,10 @@
 #include "attn/sm90/emulated/problem.hpp"
 #include "attn/sm90/emulated/tensor_maps.hpp"
 #include "attn/sm90/forward/kernel.cuh"
-#include "schedule/arrival_order.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/kv_splits.hpp"
 #include "schedule/mask_image.hpp"
+#include "schedule/ready_order.hpp"
 #include "schedule/tile_list.hpp"
 #include "support/relative_error.hpp"
 
@@ -32,8 +32,8 @@ using emulated_problem::config_of;
 using emulated_problem::expect_gaps_untouched;
 using emulated_problem::has_class;
 using emulated_problem::ImageMemory;
-using emulated_problem::KeysElsewhere;
 using emulated_problem::LatePeer;
+using emulated_problem::LocalKv;
 
 /// Keys of row i are multiplied by 1 + growth * i / rows.
 inline void grow_keys(RandomAttention& r, float growth) {
@@ -194,10 +194,10 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     schedule::order_by_readiness(tiles, peer.ready_flags(), 2);
     params.ready_flags = peer.params();
   }
-  std::optional<KeysElsewhere> elsewhere;
+  std::optional<LocalKv> elsewhere;
   if (c.elsewhere) {
     elsewhere.emplace(r.k, r.v);
-    params.stretches = elsewhere->params();
+    params.local_ranges = elsewhere->params();
     params.k_local_map = emulated::rows_first_map(elsewhere->k_view(r.k_view()), kKeys, kColumns);
     params.v_local_map = emulated::rows_first_map(elsewhere->v_view(r.v_view()), kKeys, kColumns);
   }
@@ -224,8 +224,8 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
     for (const int large : {0, 1}) {
       if (!elsewhere) continue;
       const TensorView k = elsewhere->k_view(r.k_view()), v = elsewhere->v_view(r.v_view());
-      params.elsewhere_maps[0][large] = emulated::rows_first_map(k, large ? 64 : 16, kColumns, 1);
-      params.elsewhere_maps[1][large] = emulated::rows_first_map(v, large ? 64 : 16, kColumns, 1);
+      params.local_kv_maps[0][large] = emulated::rows_first_map(k, large ? 64 : 16, kColumns, 1);
+      params.local_kv_maps[1][large] = emulated::rows_first_map(v, large ? 64 : 16, kColumns, 1);
     }
   }
   if (c.max_logits) {

@@ -38,8 +38,8 @@ void expect_options_close() {
     ++index;
   }
 }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
-TEST(Sm90EmulatedForward, LateKeysPartsAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
+TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
 /// Tiles of any number of heads: their warpgroups have no whole query rows, and of 5 and 7 heads the last rows of a
 /// tile are nobody's.

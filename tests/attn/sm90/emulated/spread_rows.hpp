@@ -31,9 +31,10 @@ inline std::vector<float> delta_of(RandomAttention& r, const reference::DenseRes
 /// another tensor's. All have as many rows as there are keys, in the opposite order.
 class SpreadRows {
  public:
-  SpreadRows(HostTensor& gradient, DType settled) : gradient_(&gradient) {
+  SpreadRows(HostTensor& gradient, DType final_rows) : gradient_(&gradient) {
     for (size_t i = 0; i < std::size(tensors_); ++i) {
-      tensors_[i] = HostTensor(i == 1 ? settled : gradient.dtype(), gradient.rows(), gradient.heads(), gradient.dim());
+      tensors_[i] =
+          HostTensor(i == 1 ? final_rows : gradient.dtype(), gradient.rows(), gradient.heads(), gradient.dim());
       tensors_[i].fill(std::numeric_limits<float>::quiet_NaN());
     }
     other_ = tensors_[2].view().data;
@@ -46,7 +47,7 @@ class SpreadRows {
     return places;
   }
   void* own() { return tensors_[0].view().data; }
-  void* settled() { return tensors_[1].view().data; }
+  void* final_rows() { return tensors_[1].view().data; }
   void* const* others() const { return &other_; }
 
   /// Brings the rows back; expects that nothing was written elsewhere.

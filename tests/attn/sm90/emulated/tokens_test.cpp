@@ -22,7 +22,7 @@ constexpr AttnShape shape_of(int64_t rows, int64_t keys, int heads, int kv_heads
 struct Checked {
   std::vector<int32_t> counts;
   int32_t num_refused = 0;
-  tokens::Board control_block;
+  tokens::ControlBlock control_block;
 };
 
 Checked check(const RandomTokens& r, int32_t window, const Order& order) {
@@ -126,7 +126,7 @@ TEST(Sm90EmulatedTokens, CheckCountsAndRefuses) {
     ASSERT_GT(r.num_refused, 0);
     EXPECT_EQ(checked.num_refused, r.num_refused);
     EXPECT_EQ(checked.control_block.count, r.num_refused);
-    const tokens::Board::Refused& last = checked.control_block.last;
+    const tokens::ControlBlock::Refused& last = checked.control_block.last;
     EXPECT_TRUE(r.problem.keys(last.row, last.kv_head).empty());
     const int32_t* list = r.problem.list(last.row, last.kv_head);
     EXPECT_EQ(std::count(list, list + 90, last.key), last.is_repeated ? 2 : 1);

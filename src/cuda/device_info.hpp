@@ -8,7 +8,7 @@
 
 namespace tangram::cuda {
 
-struct DeviceFacts {
+struct DeviceInfo {
   int multiprocessors = 0;
   int64_t l2_bytes = 0;
   double memory_bytes_per_s = 0;  ///< of its pins
@@ -20,6 +20,6 @@ struct DeviceFacts {
 };
 
 /// Of the current device. Throws CudaError.
-const DeviceFacts& facts_of_current_device();
+const DeviceInfo& info_of_current_device();
 
 }  // namespace tangram::cuda

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "cuda/device_facts.hpp"
+#include "cuda/device_info.hpp"
 
 #include <cuda_runtime_api.h>
 
@@ -27,7 +27,7 @@ double memory_bytes_per_s(int device) {
          attribute(cudaDevAttrGlobalMemoryBusWidth, device) / kBits;
 }
 
-DeviceFacts ask(int device) {
+DeviceInfo ask(int device) {
   return {attribute(cudaDevAttrMultiProcessorCount, device), attribute(cudaDevAttrL2CacheSize, device),
           memory_bytes_per_s(device), attribute(cudaDevAttrComputeCapabilityMajor, device),
           attribute(cudaDevAttrComputeCapabilityMinor, device)};
@@ -35,14 +35,14 @@ DeviceFacts ask(int device) {
 
 }  // namespace
 
-const DeviceFacts& facts_of_current_device() {
+const DeviceInfo& info_of_current_device() {
   static std::mutex mutex;
-  static std::map<int, DeviceFacts> known;
+  static std::map<int, DeviceInfo> known;
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   // Every call asks: a thread that stays on its device takes no lock.
   thread_local int latest_device = -1;
-  thread_local const DeviceFacts* latest = nullptr;
+  thread_local const DeviceInfo* latest = nullptr;
   if (device == latest_device) return *latest;
   const std::lock_guard lock(mutex);
   auto found = known.find(device);

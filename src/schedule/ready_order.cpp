@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/arrival_order.hpp"
+#include "schedule/ready_order.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -13,33 +13,34 @@ namespace tangram::schedule {
 namespace {
 
 /// Keys of one arrival; `turn` 0 stands for keys that are there from the start.
-struct Stretch {
+struct LocalRange {
   Range keys;
   int64_t turn = 0;
 };
 
 /// The awaited keys as disjoint stretches in key order.
-class Arrivals {
+class ReadyFlags {
  public:
-  explicit Arrivals(std::span<const KeyReadyFlag> ready_flags) {
-    for (const KeyReadyFlag& arrival : ready_flags) {
-      if (!arrival.keys.empty()) late_.push_back({arrival.keys, static_cast<int64_t>(late_.size()) + 1});
+  explicit ReadyFlags(std::span<const KeyReadyFlag> ready_flags) {
+    for (const KeyReadyFlag& ready_flag : ready_flags) {
+      if (!ready_flag.keys.empty()) late_.push_back({ready_flag.keys, static_cast<int64_t>(late_.size()) + 1});
     }
     std::sort(late_.begin(), late_.end(),
-              [](const Stretch& a, const Stretch& b) { return a.keys.begin < b.keys.begin; });
+              [](const LocalRange& a, const LocalRange& b) { return a.keys.begin < b.keys.begin; });
     for (size_t i = 1; i < late_.size(); ++i) TANGRAM_ASSERT(late_[i - 1].keys.end <= late_[i].keys.begin);
     num_before_.reserve(late_.size());
     int64_t num_keys = 0;
-    for (const Stretch& stretch : late_) {
+    for (const LocalRange& local_range : late_) {
       num_before_.push_back(num_keys);
-      num_keys += stretch.keys.size();
+      num_keys += local_range.keys.size();
     }
   }
 
   /// Awaited keys before this one.
   int64_t num_before(int64_t key) const {
-    const auto next = std::lower_bound(late_.begin(), late_.end(), key,
-                                       [](const Stretch& stretch, int64_t k) { return stretch.keys.begin < k; });
+    const auto next = std::lower_bound(late_.begin(), late_.end(), key, [](const LocalRange& local_range, int64_t k) {
+      return local_range.keys.begin < k;
+    });
     if (next == late_.begin()) return 0;
     const auto last = static_cast<size_t>(next - late_.begin()) - 1;
     return num_before_[last] + std::min(key, late_[last].keys.end) - late_[last].keys.begin;
@@ -49,22 +50,22 @@ class Arrivals {
   template <class Visit>
   void for_each(const Range& keys, const Visit& visit) const {
     auto next = std::upper_bound(late_.begin(), late_.end(), keys.begin,
-                                 [](int64_t key, const Stretch& stretch) { return key < stretch.keys.end; });
+                                 [](int64_t key, const LocalRange& local_range) { return key < local_range.keys.end; });
     for (int64_t at = keys.begin; at < keys.end;) {
       if (next == late_.end() || next->keys.begin >= keys.end) {
-        visit(Stretch{{at, keys.end}, 0});
+        visit(LocalRange{{at, keys.end}, 0});
         return;
       }
-      if (at < next->keys.begin) visit(Stretch{{at, next->keys.begin}, 0});
+      if (at < next->keys.begin) visit(LocalRange{{at, next->keys.begin}, 0});
       const Range part = intersect(next->keys, {at, keys.end});
-      visit(Stretch{part, next->turn});
+      visit(LocalRange{part, next->turn});
       at = part.end;
       ++next;
     }
   }
 
  private:
-  std::vector<Stretch> late_;
+  std::vector<LocalRange> late_;
   std::vector<int64_t> num_before_;  // keys of those before each
 };
 
@@ -115,7 +116,7 @@ class Orderer {
     work_tiles.reserve(tiles_.work_tiles.size());
     for (const Candidate& candidate : front) {
       moved[candidate.work_tile] = 1;
-      work_tiles.push_back(cut_by_arrival(tiles_.work_tiles[candidate.work_tile]));
+      work_tiles.push_back(cut_by_readiness(tiles_.work_tiles[candidate.work_tile]));
     }
     for (size_t i = 0; i < tiles_.work_tiles.size(); ++i) {
       if (moved[i] == 0) work_tiles.push_back(tiles_.work_tiles[i]);
@@ -146,18 +147,18 @@ class Orderer {
   }
 
   /// The work tile with new runs at the end of the list.
-  MaskTile cut_by_arrival(const MaskTile& work_tile) {
+  MaskTile cut_by_readiness(const MaskTile& work_tile) {
     parts_.clear();
     for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {
       const TileRange run = tiles_.runs[static_cast<size_t>(r)];
       if (run.interval_begin >= 0) {  // its rows have intervals of their own, which would have to be cut as well
         int64_t last = 0;
-        late_.for_each({run.k_begin, run.k_end}, [&](const Stretch& part) { last = std::max(last, part.turn); });
+        late_.for_each({run.k_begin, run.k_end}, [&](const LocalRange& part) { last = std::max(last, part.turn); });
         add_part({last, run});
         continue;
       }
       find_whole_tiles(run);
-      for (const Stretch& part : stretches_) add_part({part.turn, cut_run(run, part.keys)});
+      for (const LocalRange& part : local_ranges_) add_part({part.turn, cut_run(run, part.keys)});
     }
     MaskTile cut = work_tile;
     cut.run_begin = static_cast<int32_t>(tiles_.runs.size());
@@ -177,33 +178,33 @@ class Orderer {
   /// tiles partly filled on both sides.
   void find_whole_tiles(const TileRange& run) {
     const int64_t begin = run.k_begin, block = tiles_.shape.block_n;
-    std::vector<Stretch>& parts = stretches_;  // keys counted in tiles
+    std::vector<LocalRange>& parts = local_ranges_;  // keys counted in tiles
     parts.clear();
-    late_.for_each({begin, run.k_end}, [&](const Stretch& stretch) {
-      Range tiles{(stretch.keys.begin - begin) / block, (stretch.keys.end - 1 - begin) / block + 1};
+    late_.for_each({begin, run.k_end}, [&](const LocalRange& local_range) {
+      Range tiles{(local_range.keys.begin - begin) / block, (local_range.keys.end - 1 - begin) / block + 1};
       if (!parts.empty() && parts.back().keys.end > tiles.begin) {  // they share a tile
-        Stretch& before = parts.back();
-        if (before.turn < stretch.turn) {
+        LocalRange& before = parts.back();
+        if (before.turn < local_range.turn) {
           if (--before.keys.end == before.keys.begin) parts.pop_back();
         } else if (++tiles.begin == tiles.end) {
           return;
         }
       }
-      if (!parts.empty() && parts.back().turn == stretch.turn) {
+      if (!parts.empty() && parts.back().turn == local_range.turn) {
         parts.back().keys.end = tiles.end;
       } else {
-        parts.push_back({tiles, stretch.turn});
+        parts.push_back({tiles, local_range.turn});
       }
     });
-    for (Stretch& part : parts) {
+    for (LocalRange& part : parts) {
       part.keys = {begin + part.keys.begin * block, std::min<int64_t>(begin + part.keys.end * block, run.k_end)};
     }
   }
 
   TileList& tiles_;
-  Arrivals late_;
-  std::vector<Part> parts_;         // of the work tile that is being cut
-  std::vector<Stretch> stretches_;  // of its run
+  ReadyFlags late_;
+  std::vector<Part> parts_;               // of the work tile that is being cut
+  std::vector<LocalRange> local_ranges_;  // of its run
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "comm/device/host_control_block.hpp"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/device/host_control_block.hpp"
 #include "comm/process_group.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
@@ -78,32 +79,32 @@ TEST(HostControlBlock, TheFirstReasonToGiveUpStands) {
   });
 }
 
-CallFingerprint facts_with_softcap(float softcap) {
-  CallFingerprint facts;
-  facts.set(CallFingerprint::kMask, uint64_t{17});
-  facts.set(CallFingerprint::kSoftcap, softcap);
-  return facts;
+CallFingerprint fingerprint_with_softcap(float softcap) {
+  CallFingerprint fingerprint;
+  fingerprint.set(CallFingerprint::kMask, uint64_t{17});
+  fingerprint.set(CallFingerprint::kSoftcap, softcap);
+  return fingerprint;
 }
 
 TEST(HostControlBlock, CallsAreFoundByTheirTagsOnOtherRanks) {
   run_local_ranks(2, [](Communicator& comm) {
     HostControlBlock control_block(comm, 30);
-    EXPECT_EQ(control_block.show_facts(comm.rank(), {}), 0u) << "facts that say nothing";
-    const uint32_t plain = control_block.show_facts(comm.rank(), facts_with_softcap(0));
-    const uint32_t other = control_block.show_facts(comm.rank(), facts_with_softcap(5));
+    EXPECT_EQ(control_block.show_fingerprint(comm.rank(), {}), 0u) << "facts that say nothing";
+    const uint32_t plain = control_block.show_fingerprint(comm.rank(), fingerprint_with_softcap(0));
+    const uint32_t other = control_block.show_fingerprint(comm.rank(), fingerprint_with_softcap(5));
     EXPECT_NE(plain, other);
     EXPECT_LT(std::max(plain, other), 1u << 19);
-    EXPECT_EQ(control_block.show_facts(comm.rank(), facts_with_softcap(0)), plain);
+    EXPECT_EQ(control_block.show_fingerprint(comm.rank(), fingerprint_with_softcap(0)), plain);
     comm.barrier("shown");
-    EXPECT_EQ(control_block.facts(1 - comm.rank(), plain), facts_with_softcap(0))
+    EXPECT_EQ(control_block.fingerprint(1 - comm.rank(), plain), fingerprint_with_softcap(0))
         << "a tag follows from the facts alone";
-    EXPECT_EQ(control_block.facts(1 - comm.rank(), other), facts_with_softcap(5));
-    EXPECT_EQ(control_block.facts(1 - comm.rank(), 1), std::nullopt);
+    EXPECT_EQ(control_block.fingerprint(1 - comm.rank(), other), fingerprint_with_softcap(5));
+    EXPECT_EQ(control_block.fingerprint(1 - comm.rank(), 1), std::nullopt);
     comm.barrier("read");
     for (int i = 1; i <= 15; ++i)
-      control_block.show_facts(comm.rank(), facts_with_softcap(100.0f + static_cast<float>(i)));
-    EXPECT_EQ(control_block.facts(comm.rank(), plain), std::nullopt) << "the oldest makes room";
-    EXPECT_EQ(control_block.facts(comm.rank(), other), facts_with_softcap(5));
+      control_block.show_fingerprint(comm.rank(), fingerprint_with_softcap(100.0f + static_cast<float>(i)));
+    EXPECT_EQ(control_block.fingerprint(comm.rank(), plain), std::nullopt) << "the oldest makes room";
+    EXPECT_EQ(control_block.fingerprint(comm.rank(), other), fingerprint_with_softcap(5));
   });
 }
 
@@ -117,21 +118,21 @@ TEST(HostControlBlock, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
       for (uint64_t i = 0; i < kRounds; ++i) {
         while (num_seen.load(std::memory_order_relaxed) + 16 < i) std::this_thread::yield();
         AgreementRecord statement;
-        statement.facts.words.fill(i);
+        statement.fingerprint.words.fill(i);
         statement.options = i;
         std::memset(statement.refusal, static_cast<int>('a' + i % 26), sizeof(statement.refusal) - 1);
         control_block.make_agreement_record(0, statement);
-        control_block.show_facts(0, facts_with_softcap(static_cast<float>(i % 40)));
+        control_block.show_fingerprint(0, fingerprint_with_softcap(static_cast<float>(i % 40)));
       }
     } else {
-      const uint32_t tag = control_block.show_facts(1, facts_with_softcap(3));
+      const uint32_t tag = control_block.show_fingerprint(1, fingerprint_with_softcap(3));
       uint64_t num_read = 0;
       const auto read = [&](uint64_t number) {
         const std::optional<AgreementRecord> statement = control_block.statement(0, number);
         if (!statement) return;
         ++num_read;
         EXPECT_EQ(statement->options, number);
-        for (const uint64_t word : statement->facts.words) EXPECT_EQ(word, number);
+        for (const uint64_t word : statement->fingerprint.words) EXPECT_EQ(word, number);
         const std::string text(sizeof(statement->refusal) - 1, static_cast<char>('a' + number % 26));
         EXPECT_EQ(statement->refusal, text);
       };
@@ -142,7 +143,7 @@ TEST(HostControlBlock, StatementsAndFactsAreReadWholeWhileTheirRankComesRound) {
         read(num_made - 1);
         read(num_made > HostControlBlock::kStatements ? num_made - HostControlBlock::kStatements
                                                       : 0);  // is written over next
-        EXPECT_EQ(control_block.facts(0, tag).value_or(facts_with_softcap(3)), facts_with_softcap(3));
+        EXPECT_EQ(control_block.fingerprint(0, tag).value_or(fingerprint_with_softcap(3)), fingerprint_with_softcap(3));
       }
       EXPECT_GT(num_read, 0u);
     }
@@ -193,7 +194,7 @@ TEST(Watchdog, TellsForHowLongAKernelHasWaited) {
     HostControlBlock control_block(comm, 30);
     std::mutex mutex;
     std::vector<std::pair<WaitFailure, double>> notes;
-    const WaitFailure wait{WaitKind::kArrival, comm.rank(), 1 - comm.rank(), 3, 5, 0};
+    const WaitFailure wait{WaitKind::kReadyFlag, comm.rank(), 1 - comm.rank(), 3, 5, 0};
     {
       Watchdog watchdog(control_block, comm.rank(), 20, [&](const WaitFailure& failure, double waited_s) {
         const std::lock_guard lock(mutex);

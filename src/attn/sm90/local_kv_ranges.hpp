@@ -12,16 +12,16 @@
 namespace tangram::sm90 {
 
 /// A kernel looks up its tile of keys by the granule in which the tile begins.
-inline constexpr int kStretchGranule = 16;
+inline constexpr int kLocalKvGranule = 16;
 
 /// What is added to keys that lie in no stretch: their rows are negative.
-inline constexpr int32_t kNoStretch = INT32_MIN;
+inline constexpr int32_t kNoLocalRange = INT32_MIN;
 
 /// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors, or, with kNoStretch, of k and v.
 struct alignas(16) GranuleRange {
   int32_t begin = 0;
   int32_t end = 0;
-  int32_t shift = kNoStretch;
+  int32_t shift = kNoLocalRange;
   int32_t reserved = 0;
 
   friend bool operator==(const GranuleRange&, const GranuleRange&) = default;
@@ -30,10 +30,10 @@ struct alignas(16) GranuleRange {
 /// For every granule of keys the stretch, or what lies between two, of its last key. A tile that lies in a stretch is
 /// looked up in vain only when it begins less than a granule before the stretch's end: both tensors must hold such
 /// keys. Throws InvalidArgument for stretches that are not in [0, seqlen_k) or overlap.
-std::vector<GranuleRange> stretches_of_granules(std::span<const LocalKvRange> stretches, int64_t seqlen_k);
+std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
 /// A kernel's view. `of_granule` null: all keys are read from k and v.
-struct StretchParams {
+struct LocalKvParams {
   const GranuleRange* of_granule;
 };
 

@@ -10,23 +10,23 @@
 #include <cstdint>
 #include <span>
 
-#include "attn/sm90/key_stretches.hpp"
+#include "attn/sm90/local_kv_ranges.hpp"
 #include "cuda/packed_arrays.hpp"
 
 namespace tangram::sm90 {
 
 /// Those of a mask, uploaded once.
-class DeviceKeyStretches {
+class DeviceLocalKvRanges {
  public:
-  DeviceKeyStretches() = default;
-  DeviceKeyStretches(std::span<const LocalKvRange> stretches, int64_t seqlen_k);
+  DeviceLocalKvRanges() = default;
+  DeviceLocalKvRanges(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
   bool empty() const { return num_rows_ == 0; }
   /// Rows that the other tensors must have.
   int64_t num_rows() const { return num_rows_; }
   /// Before each call is put on `stream`.
   void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
-  StretchParams params() const { return {arrays_.at<GranuleRange>(of_granule_)}; }
+  LocalKvParams params() const { return {arrays_.at<GranuleRange>(of_granule_)}; }
   size_t device_bytes() const { return arrays_.device_bytes(); }
 
  private:

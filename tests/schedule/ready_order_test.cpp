@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "schedule/arrival_order.hpp"
+#include "schedule/ready_order.hpp"
 
 #include <gtest/gtest.h>
 
@@ -54,7 +54,7 @@ int64_t steps_of(const TileList& list) {
   return steps;
 }
 
-TEST(ArrivalOrder, CutsLieBetweenTiles) {
+TEST(ReadyOrder, CutsLieBetweenTiles) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 16}, {8, 100})}, 16, 100, {16, 16});
   // Tiles begin at 8, 24, 40, 56, 72 and 88. Of the second the last keys come third, of the fifth second.
   order_by_readiness(list, std::vector<KeyReadyFlag>{{{90, 100}, 0}, {{60, 80}, 1}, {{30, 50}, 2}}, 1);
@@ -66,7 +66,7 @@ TEST(ArrivalOrder, CutsLieBetweenTiles) {
   EXPECT_EQ(runs, (std::vector<Range>{{8, 24}, {88, 100}, {56, 88}, {24, 56}}));
 }
 
-TEST(ArrivalOrder, FirstWorkTilesComputeWhatIsThereFirst) {
+TEST(ReadyOrder, FirstWorkTilesComputeWhatIsThereFirst) {
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::full({0, 64}, {0, 96})}, 64, 96, {16, 16});
   const std::vector<KeyReadyFlag> ready_flags = {{{64, 96}, 1}, {{0, 32}, 0}};  // 32 to 64 are there
   order_by_readiness(list, ready_flags, 2);
@@ -84,7 +84,7 @@ TEST(ArrivalOrder, FirstWorkTilesComputeWhatIsThereFirst) {
   EXPECT_EQ(list.work_tiles[2].run_end - list.work_tiles[2].run_begin, 1);
 }
 
-TEST(ArrivalOrder, WorkTilesWithMoreKeysPresentMoveAhead) {
+TEST(ReadyOrder, WorkTilesWithMoreKeysPresentMoveAhead) {
   // Longest first, the last rows lead; but their keys are late, and those of the second tile are all there.
   TileList list = build_tile_list(std::vector<AttnSlice>{AttnSlice::causal({0, 64}, {0, 64})}, 64, 64, {16, 16});
   ASSERT_EQ(list.work_tiles[0].row_begin, 48);
@@ -99,7 +99,7 @@ TEST(ArrivalOrder, WorkTilesWithMoreKeysPresentMoveAhead) {
   EXPECT_EQ(rest, (std::vector<int32_t>{32, 16, 0})) << "the others stay longest first";
 }
 
-TEST(ArrivalOrder, KeepsTheMaskWhateverArrivesWhen) {
+TEST(ReadyOrder, KeepsTheMaskWhateverArrivesWhen) {
   std::mt19937 rng(3);
   const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
   for (int round = 0; round < 300; ++round) {

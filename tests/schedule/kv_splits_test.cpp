@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "schedule/kv_splits.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,8 +13,7 @@
 #include "reference/cells.hpp"
 #include "reference/mask_cases.hpp"
 #include "reference/tile_runs.hpp"
-#include "schedule/arrival_order.hpp"
-#include "schedule/kv_splits.hpp"
+#include "schedule/ready_order.hpp"
 #include "schedule/tile_list.hpp"
 
 namespace tangram::schedule {

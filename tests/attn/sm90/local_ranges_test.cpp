@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kRowsElsewhere = 3000;
 // In another order there, with neighbours here that are none there, borders off every tile and a short one.
-const std::vector<LocalKvRange> kStretches = {
+const std::vector<LocalKvRange> kLocalRanges = {
     {{0, 500}, 2400}, {{500, 1111}, 300}, {{1111, 1200}, 0}, {{1303, 1900}, 1000}, {{2000, 2048}, 2950}};
 
 /// Moves what kernels may only read elsewhere there, leaving NaN in its place.
@@ -28,19 +28,19 @@ void move_elsewhere(const TensorView& here, const TensorView& there) {
     return static_cast<char*>(view.data) + i * static_cast<int64_t>(row_bytes);
   };
   cuda::check(cudaMemset(there.data, 0xff, static_cast<size_t>(there.rows) * row_bytes), "cudaMemset");
-  for (const LocalKvRange& stretch : kStretches) {
-    const int64_t count = stretch.keys.size(), inner = count - 2 * AttnBackend::kLocalKvHalo;
-    cuda::check(cudaMemcpy(row(there, stretch.row), row(here, stretch.keys.begin),
+  for (const LocalKvRange& local_range : kLocalRanges) {
+    const int64_t count = local_range.keys.size(), inner = count - 2 * AttnBackend::kLocalKvHalo;
+    cuda::check(cudaMemcpy(row(there, local_range.row), row(here, local_range.keys.begin),
                            static_cast<size_t>(count) * row_bytes, cudaMemcpyDeviceToDevice),
                 "cudaMemcpy");
     if (inner <= 0) continue;
-    cuda::check(cudaMemset(row(here, stretch.keys.begin + AttnBackend::kLocalKvHalo), 0xff,
+    cuda::check(cudaMemset(row(here, local_range.keys.begin + AttnBackend::kLocalKvHalo), 0xff,
                            static_cast<size_t>(inner) * row_bytes),
                 "cudaMemset");
   }
 }
 
-class Stretches : public ::testing::Test {
+class LocalRanges : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!check_hopper().found) GTEST_SKIP() << "needs a Hopper GPU";
@@ -63,7 +63,7 @@ class Stretches : public ::testing::Test {
           on.backward.options.deterministic = true;
           const auto run = [&] {
             const auto mask = test::prepare_sm90(backend, slices, config.shape);
-            backend.prepare_local_kv(*mask, kStretches);
+            backend.prepare_local_kv(*mask, kLocalRanges);
             on.poison_outputs();
             backend.forward(*mask, on.forward);
             backend.backward(*mask, on.backward);
@@ -93,12 +93,12 @@ class Stretches : public ::testing::Test {
   }
 };
 
-TEST_F(Stretches, ResultsAreBitwiseThoseOfKeysInOnePlace) {
+TEST_F(LocalRanges, ResultsAreBitwiseThoseOfKeysInOnePlace) {
   expect_equal({AttnSlice::causal({0, 700}, {0, 2000}), AttnSlice::full({700, 1024}, {333, 2048})});
 }
 
 // Runs of them are gathered (schedule/gather_runs.hpp), by boxes of 64 and of 16 keys.
-TEST_F(Stretches, ResultsOfBlocksAreBitwiseThoseOfKeysInOnePlace) {
+TEST_F(LocalRanges, ResultsOfBlocksAreBitwiseThoseOfKeysInOnePlace) {
   std::vector<AttnSlice> blocks;
   for (int64_t q = 0; q < 960; q += 192) {
     for (int64_t k = q % 5; k + 80 <= 2048; k += 160) blocks.push_back(AttnSlice::full({q, q + 192}, {k, k + 80}));
@@ -106,14 +106,14 @@ TEST_F(Stretches, ResultsOfBlocksAreBitwiseThoseOfKeysInOnePlace) {
   expect_equal(blocks);
 }
 
-TEST_F(Stretches, TensorsThatDoNotFitAreRefused) {
+TEST_F(LocalRanges, TensorsThatDoNotFitAreRefused) {
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, 256}, {0, 2048})};
   test::RandomConfig config;
   config.shape = {256, 2048, 8, 2, 128, 128, DType::kBFloat16};
   test::RandomAttention problem = test::make_random(config, slices, 6);
   test::OnDevice on(problem);
   const auto mask = test::prepare_sm90(backend, slices, config.shape);
-  backend.prepare_local_kv(*mask, kStretches);
+  backend.prepare_local_kv(*mask, kLocalRanges);
   on.forward.k_local = on.forward.k;  // 2048 rows of 2998
   on.forward.v_local = on.forward.v;
   EXPECT_THROW(backend.forward(*mask, on.forward), InvalidArgument);
