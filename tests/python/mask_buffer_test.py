@@ -168,7 +168,7 @@ def test_head_groups_have_blocks_of_their_own():
         buffer.set(masks[0])
     for options, text in [
         ({"head_groups": 2}, r"made for blocks \(got head_groups=2, block_size=0\)"),
-        ({"head_groups": 3, "blocks": 16}, r"must divide num_heads_kv \(got head_groups=3, num_heads_kv=4\)"),
+        ({"head_groups": 3, "block_size": 16}, r"must divide num_heads_kv \(got head_groups=3, num_heads_kv=4\)"),
     ]:
         with pytest.raises(InvalidArgument, match=text):
             MaskBuffer(ROWS, ROWS, heads, device="cpu", **options)
