@@ -269,9 +269,9 @@ MISTAKES = {
     "blocks where each row was to see a key": (
         lambda: blocks(allow_fully_masked_rows=False),
         SET_BLOCKS,
-        "rows that see no key",
+        "device masks",
         "(got allow_fully_masked_rows=false)",
-        "must be allowed",
+        "cannot rule out fully masked rows",
     ),
     "a row without keys where each was to see one": (
         lambda: buffer(allow_fully_masked_rows=False).set(Mask.from_ranges([(0, 8)], [(0, 8)], None, ROWS, ROWS)),
@@ -303,7 +303,7 @@ MISTAKES = {
         "whole number",
     ),
     "blocks of nothing": (lambda: blocks(size=np.int64(0)), SET_BLOCKS, "block_size", "(got 0)", "must be positive"),
-    "blocks in floating point": (lambda: buffer(block_size=16.0), BUFFER, "blocks", "(got 16.0)", "a whole number"),
+    "blocks in floating point": (lambda: buffer(block_size=16.0), BUFFER, "block_size", "(got 16.0)", "a whole number"),
     "rows in floating point": (lambda: buffer(rows=48.0), BUFFER, "seqlen_q", "(got 48.0)", "a whole number"),
     "room as text": (
         lambda: buffer().reserve("9"),
