@@ -15,7 +15,7 @@
 namespace tangram {
 
 /// Rows (of queries and keys) that no slice connects with others, over chunks of equal size. Every chunk belongs to
-/// one component: to the first that has rows in it, or to a stretch of chunks that nobody's rows lie in. Components
+/// one component: to the first that has rows in it, or to a stretch of chunks without rows of any component. Components
 /// inside one chunk that belongs to another are left out: no dispatch can tear them apart.
 struct MaskComponent {
   Range rows;
