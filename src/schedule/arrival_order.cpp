@@ -96,7 +96,7 @@ class Orderer {
     const size_t count = std::min(tiles_.work_tiles.size(), static_cast<size_t>(first_wave));
     std::vector<Candidate> front;
     front.reserve(2 * count);
-    int64_t least = -1;  // keys present of the last of `count` work tiles: what has no more comes behind them
+    int64_t least = -1;  // keys present of the last of `count` work tiles: a work tile without more comes behind them
     const auto keep_first = [&] {
       const auto last = front.begin() + static_cast<std::ptrdiff_t>(count) - 1;
       std::nth_element(front.begin(), last, front.end(), before);
@@ -166,7 +166,7 @@ class Orderer {
     return cut;
   }
 
-  /// Behind those that come as early.
+  /// Behind the parts that come as early.
   void add_part(const Part& part) {
     const auto after = std::upper_bound(parts_.begin(), parts_.end(), part.turn,
                                         [](int64_t turn, const Part& other) { return turn < other.turn; });
