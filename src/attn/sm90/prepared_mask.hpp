@@ -54,11 +54,11 @@ struct Sm90Mask final : PreparedMask {
   std::vector<AttnSlice> slices;
   std::vector<std::vector<AttnSlice>> head_slices;  ///< in place of `slices`, of masks of head groups
   std::optional<ForwardLists> forward;
-  std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
+  std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless deterministic ones have their own
   std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
   std::unique_ptr<query_backward::DeviceGroupList> backward_groups;  ///< null, or for calls that its kernels take
   bool backward_is_default = false;           ///< `backward` is of calls that are not deterministic
-  std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks that come later
+  std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks set later
   std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
   schedule::AwaitedKeys awaited_keys;
   DeviceAwaitedKeys awaited_keys_on_device;

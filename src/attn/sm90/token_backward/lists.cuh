@@ -56,7 +56,7 @@ struct ListMaker {
     }
   }
 
-  /// Where this thread's `own` entries go, of those that all threads have; counts them.
+  /// Where this thread's `own` entries go among the entries of all threads; counts them.
   __device__ __forceinline__ int32_t place(int32_t own) {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     int32_t upto = own;
