@@ -156,7 +156,7 @@ class CopyEnginePass final : public DevicePass {
   int num_return_waits_ = 0;
   std::unique_ptr<cuda::PackedArrays> merge_apart_;  // of rows that are left later
   cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
-  cuda::PackedArray merge_rows_;   // those that are merged, unless all
+  cuda::PackedArray merge_rows_;   // the rows that are merged, unless all
   int64_t num_merge_rows_ = -1;    // -1: all
   cuda::PackedArray merge_ended_;  // a count of thread blocks
   cuda::PackedArray own_chunks_;   // of own_rows

@@ -47,7 +47,7 @@ struct EpochParams {
   const uint32_t* tables_tag = nullptr;  // of tables that change under captured epochs: mixed into `tag`; null: none
 };
 
-/// A word that reaches a value when the own transfers have ended (StreamWord); null: nobody need wait for them.
+/// A word that reaches a value when the own transfers have ended (StreamWord); null: no wait for them is needed.
 struct SentWord {
   const uint64_t* word = nullptr;
   uint64_t value = 0;

@@ -91,7 +91,7 @@ bool repeats_rows(const StageTables& stages) {
 
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
                           const StageTables& reduces) {
-  constexpr int kRelaySlots = 2;  // nobody keeps relayed rows
+  constexpr int kRelaySlots = 2;  // relayed rows are never kept
   NodeSpecs specs;
   specs.num_hops = nodes.num_nodes() - 1;
   Levels cast = make_levels(nodes, rank, casts, true);

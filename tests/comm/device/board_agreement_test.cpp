@@ -81,7 +81,7 @@ TEST(ControlBlockAgreement, OneThatIsFarAheadWaits) {
       1);
 }
 
-TEST(ControlBlockAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {
+TEST(ControlBlockAgreement, DifferencesAreReportedOnAllRanksInEitherOrder) {
   for (const int late : {0, 1}) {
     on_boards(2, [late](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
       agreement.agree(facts_of(1), 0);
