@@ -218,8 +218,8 @@ class AttnBackend {
                                            BackwardCalls /*calls*/ = BackwardCalls::kBoth) const {}
 
   /// In place of both, for masks of which it is clear without transposed lists that kernels which need none are the
-  /// faster ones: prepares for these, and returns whether. Other calls than those that takes_gathered() is true for
-  /// need prepare_backward() still.
+  /// faster ones: prepares for these, and returns whether. Calls for which takes_gathered() is false still need
+  /// prepare_backward().
   virtual bool prepare_gathered_backward(PreparedMask& /*mask*/) const { return false; }
   virtual bool takes_gathered(const PreparedMask& /*mask*/, const AttnBackwardArgs& /*args*/) const { return false; }
 
