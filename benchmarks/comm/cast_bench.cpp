@@ -33,7 +33,7 @@ constexpr int kNumRounds = 5;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// All rows to all peers, every second stretch of the landing buffer left out, so that stretches do not merge.
+/// All rows to all peers, every second stretch of the receive buffer left out, so that stretches do not merge.
 DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t stretch_rows) {
   DevicePassSpec spec;
   spec.label = "all to all";

@@ -12,7 +12,7 @@
 
 namespace tangram::stress {
 
-constexpr int kNumSlots = 64;      // landing areas of a rank
+constexpr int kNumSlots = 64;      // receive buffers of a rank
 constexpr int kCreditEpochs = 16;  // pushes between two waits for the receiver
 constexpr uint32_t kMaxBytes = 1 << 20;
 constexpr uint32_t kChunkBytes = 16 << 10;

@@ -301,7 +301,7 @@ class Rank {
     if (!options_.ahead) launch_consumer(first, end, caller);
   }
 
-  /// In a batch two pieces, whose order among each other nobody promises.
+  /// A batch of two pieces, whose order is not guaranteed.
   void add_rows(uint64_t e) {
     const Push push = push_of(e, control_.rank());
     char* const to = recv_buffers_->peer(next_) + e % kNumSlots * kMaxBytes;
