@@ -261,7 +261,7 @@ TEST_P(ArrivalsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   EXPECT_EQ(control_block_[kRank].report, 0U) << "usable as before";
 }
 
-// Work tiles are drawn when the one before begins: what a CTA has drawn nobody else computes.
+// Work tiles are drawn when the one before begins: what a CTA has drawn no other CTA computes.
 TEST_P(ArrivalsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();

@@ -178,7 +178,7 @@ void expect_rows(const char* name, const SpreadGradient& spread, const Destinati
   EXPECT_TRUE(settled == untouched_settled) << name << ": writes settled rows that no entry names";
 }
 
-/// Causal documents, windows, whole rectangles and keys that nobody sees, over a few tiles.
+/// Causal documents, windows, whole rectangles and fully masked keys, over a few tiles.
 std::vector<AttnSlice> draw_slices(int64_t rows, int64_t keys, std::mt19937& rng) {
   std::vector<AttnSlice> slices;
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); };

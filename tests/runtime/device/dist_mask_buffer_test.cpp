@@ -175,7 +175,7 @@ TEST(DistMaskBuffer, ForwardPassesInARowWaitUntilPeersHaveReadTheirRows) {
   });
 }
 
-/// As another way of running plans does it, which shares neither tables nor transfers: bit for bit.
+/// Equal bit for bit to another way of running plans, which shares neither tables nor transfers.
 TEST(DistMaskBuffer, GradientsThatMoveInSixteenBits) {
   StepOptions options;
   options.heads = testing::heads_of(4, 2, DType::kBFloat16);
