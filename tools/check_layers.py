@@ -24,7 +24,8 @@ ALLOWED = {
     "runtime": {"core", "cuda", "machine", "schedule", "plan", "attn", "comm"},
     "cli": {"core", "cuda", "machine", "schedule", "plan", "attn", "comm", "runtime"},
 }
-# Public headers that belong to a layer; one that is not listed is core's. Whoever may see the layer may include them.
+# Public headers that belong to a layer; one that is not listed is core's. Files that may see the layer may include
+# them.
 HEADER_LAYER = {
     "machine": "machine",
     "config": "plan",

@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the machine code of the attention kernels of a build folder with tools/machine_code.txt.
 
-A change that is not meant for a kernel must leave its code as it is, to the byte: whoever gives head_dim 64 another
-shape need not measure head_dim 128 again. A deliberate change updates the table, and its diff says which kernels it
-has reached. The table also names the sources that it was made of (tools/kernel_sources.py), so that a build with a
-sample of the kernels (TANGRAM_SM90_KERNELS=sample, as preset ci) vouches for all: those it holds are compared, and of
-the others the table must be newer than their sources.
+A change that is not meant for a kernel must leave its code as it is, to the byte: if head_dim 64 gets another shape,
+head_dim 128 need not be measured again. A deliberate change updates the table, and its diff says which kernels it has
+reached. The table also names the sources that it was made of (tools/kernel_sources.py), so that a build with a sample
+of the kernels (TANGRAM_SM90_KERNELS=sample, as preset ci) vouches for all: those it holds are compared, and of the
+others the table must be newer than their sources.
 
 usage: check_machine_code.py BUILD_DIR [--record | --update]
        (of a build with TANGRAM_PTXAS_REPORT=ON, after check_ptxas.py)

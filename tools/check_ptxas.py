@@ -47,7 +47,7 @@ def main():
         sys.exit(f"{database}: holds no CUDA sources")
     words = [shlex.split(entry["command"]) for entry in sources]
     objects = [command[command.index("-o") + 1] for command in words]
-    # Those that were there already have their reports beside them.
+    # Objects that were there already have their reports beside them.
     subprocess.run(["cmake", "--build", sys.argv[1], "--target", *objects], check=True)
     problems = []
     for entry, built in zip(sources, objects, strict=True):

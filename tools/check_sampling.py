@@ -29,8 +29,8 @@ MUTATIONS = [
     ),
     (
         "plan/program/heads.hpp",
-        "int64_t{member} * num_heads_ / head_ranks_",
-        "member * (num_heads_ / head_ranks_)",
+        "int64_t{member} * num_heads_ / ulysses_degree_",
+        "member * (num_heads_ / ulysses_degree_)",
     ),
     ("plan/program/rows.cpp", "if (group == rank.group()) continue;", "if (group <= rank.group()) continue;"),
     (
@@ -70,7 +70,7 @@ def failing(build, whole):
 
 
 def check_places():
-    """A place that has moved would be noticed only by whoever runs the whole."""
+    """A place that has moved would else be noticed only in a run of the whole script."""
     for name, before, _ in MUTATIONS:
         path = ROOT / "src" / name
         if not path.exists() or path.read_text().count(before) != 1:

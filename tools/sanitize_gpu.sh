@@ -32,7 +32,7 @@ for mode in inside end; do
   compute-sanitizer --tool memcheck "$bin/memcheck_reproducer" $mode > "$logs/$mode" 2>&1
   echo "memcheck, reproducer $mode: $(grep -c 'Invalid __shared__ read' "$logs/$mode") reports"
 done
-for mode in stores bulk nobody; do
+for mode in stores bulk unwritten; do
   compute-sanitizer --tool initcheck "$bin/initcheck_reproducer" $mode > "$logs/$mode" 2>&1
   echo "initcheck, reproducer $mode: $(grep -c 'Uninitialized __global__' "$logs/$mode") reports"
 done

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a cast of the transport copy_engine gives: every rank sends all its rows to all others, as stretches of one
+// What a cast of the transport copy_engine gives: every rank sends all its rows to all others, as ranges of one
 // size, eager and as a graph replay; GB/s that a rank sends, from begin to the arrival of all rows, and host time of an
 // epoch. Ranks are processes. Prints CSV.
 //
@@ -33,7 +33,7 @@ constexpr int kNumRounds = 5;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// All rows to all peers, every second stretch of the landing buffer left out, so that stretches do not merge.
+/// All rows to all peers, every second range of the receive buffer left out, so that ranges do not merge.
 DevicePassSpec all_to_all(int rank, int size, int64_t rows, int64_t local_range_rows) {
   DevicePassSpec spec;
   spec.label = "all to all";

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Device side of ordering_stress: which stretches are pushed, and the kernels that check, pace and disturb them.
+// Device side of ordering_stress: which ranges are pushed, and the kernels that check, pace and disturb them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tangram::stress {
 
-constexpr int kNumSlots = 64;      // landing areas of a rank
+constexpr int kNumSlots = 64;      // receive buffers of a rank
 constexpr int kCreditEpochs = 16;  // pushes between two waits for the receiver
 constexpr uint32_t kMaxBytes = 1 << 20;
 constexpr uint32_t kChunkBytes = 16 << 10;

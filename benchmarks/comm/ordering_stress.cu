@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether a kernel that sees the flag of a copy engine sees the data too: every rank pushes stretches of random size to
+// Whether a kernel that sees the flag of a copy engine sees the data too: every rank pushes ranges of random size to
 // the next one with copy engines, followed by 8-byte copies of their epochs to flags; thread blocks of the receiver
 // poll the flags, load the data by TMA, and compare every word. See docs/design/comm_gpu.md.
 //
 //     ordering_stress RANKS EPOCHS [API] [TRAFFIC] [ORDER]
 //
-// API: memcpy (a call for each copy) | batch (up to four stretches in one call, their flags in a second).
+// API: memcpy (a call for each copy) | batch (up to four ranges in one call, their flags in a second).
 // TRAFFIC beside it: none | ends (kernels on the peer's memory and copies of 32 MiB) | nccl (these and transfers of
 // NCCL) | endless (copies, and a kernel that runs until all is over).
 // ORDER: behind (consumers are enqueued behind the pushes of their epochs, as DevicePass does) | ahead (one consumer
@@ -301,7 +301,7 @@ class Rank {
     if (!options_.ahead) launch_consumer(first, end, caller);
   }
 
-  /// In a batch two pieces, whose order among each other nobody promises.
+  /// A batch of two pieces, whose order is not guaranteed.
   void add_rows(uint64_t e) {
     const Push push = push_of(e, control_.rank());
     char* const to = recv_buffers_->peer(next_) + e % kNumSlots * kMaxBytes;

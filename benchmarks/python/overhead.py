@@ -27,7 +27,7 @@ LAYERS = 10
 
 
 def warm_up_gpu():
-    """A GPU at rest runs at a fifth of its clock: calls that only enqueue would wait for it."""
+    """An idle GPU runs at a fifth of its clock: calls that only enqueue would wait for it."""
     x = torch.ones(4096, 4096, device="cuda", dtype=torch.bfloat16)
     for _ in range(2000):
         x @ x

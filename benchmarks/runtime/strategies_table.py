@@ -204,8 +204,8 @@ def report_again(cells, paths):
 def agreement(cells, figure, apart):
     """Of the pairs of strategies that differ by a share `apart` when measured: how many are ordered as predicted.
 
-    Those that are predicted to take equally long, within what the planner counts as equal, are left out: they are the
-    same here (USP of one head rank is Ring, and on two ranks so is AllGather), and the prediction names no order.
+    Pairs with equal predictions, within what the planner counts as equal, are left out: they are the same here (USP of
+    one head rank is Ring, and on two ranks so is AllGather), and the prediction names no order.
     """
     right = total = 0
     for rows in cells:

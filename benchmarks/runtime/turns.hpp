@@ -22,7 +22,7 @@ namespace tangram::bench {
 /// How calls are repeated.
 struct Repeats {
   double seconds = 0.15;  ///< about as long each call is counted, over all rounds, of which there are three or more
-  double warm_s = 0.3;    ///< about as long rounds are run before those that are counted
+  double warm_s = 0.3;    ///< about as long rounds are run before the counted ones
 };
 
 struct TimedCall {

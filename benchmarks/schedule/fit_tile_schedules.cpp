@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Fits how slow forms of schedule are beside their makespans to tables of time_tile_schedules, of default and of
-// deterministic calls, and prints what kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp has, and what
-// choosing by it loses; then what is lost with other costs of work tiles:
+// Fits the cost factors of schedule candidates to tables of time_tile_schedules, of default and of deterministic calls.
+// Prints them as in kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp, and what choosing by them loses;
+// then what is lost with other costs of work tiles:
 //
 //   fit_tile_schedules tests/data/tile_schedule_masks.json docs/results/tile_schedules_tried_h200.csv
 //   docs/results/tile_schedules_h200.csv

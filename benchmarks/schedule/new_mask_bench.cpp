@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the host of one GPU does for a mask that it has not seen: Mask, lists of both passes, and how the work tiles of
-// the backward pass are scheduled. new_mask_csv.py writes the figures in the schema of `tangram bench`.
+// What the host of one GPU does for a mask that it has not seen: Mask, lists of both passes, and the tile schedule of
+// the backward pass. new_mask_csv.py writes the figures in the schema of `tangram bench`.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -106,7 +106,7 @@ void schedule(benchmark::State& state, const Case& c) {
   }
 }
 
-/// Extents and schedule included.
+/// Includes extents and the tile schedule.
 template <BackwardCalls kCalls>
 void work_list(benchmark::State& state, const Case& c) {
   const TileList tiles = backward_list(c, Mask(c.rows, c.rows, c.slices).slices());

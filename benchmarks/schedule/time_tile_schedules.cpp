@@ -5,10 +5,10 @@
 // order, and prints one figure a line in the project's CSV schema; `strategy` is the schedule
 // (tile_schedule_cases.hpp).
 //
-//   time_tile_schedules tests/data/tile_schedule_masks.json machine [regular expression of names [tried | DEALING ...]]
+//   time_tile_schedules tests/data/tile_schedule_masks.json machine [regular expression [tried | SCHEDULE ...]]
 //
-// `tried`: of default calls, and the forms that are tried on a kind of mask. Or default calls of the schedules that are
-// named (as `p4_t1_i`), and of the one that is chosen.
+// `tried`: default calls, of the candidates that are tried on a kind of mask. SCHEDULE: default calls of the named
+// schedules (as `p4_t1_i`), and of the chosen one.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -78,7 +78,7 @@ class Problem {
 
   test::ScheduleProblem& mask() { return mask_; }
 
-  /// A list that is scheduled so; kept by the caller while it is timed.
+  /// A list with this schedule; kept by the caller while it is timed.
   std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::ScheduleCase& of,
                                                         const schedule::TileSchedule& how) {
     // Deterministic calls are not scheduled in pieces by length (docs/design/tile_schedule.md).
@@ -120,7 +120,7 @@ class Problem {
   std::unique_ptr<PreparedMask> prepared_;
 };
 
-/// Those of all forms, or of the tried ones; without two that schedule the same work tiles in the same order.
+/// The schedules of all candidates, or of the tried ones; without two that put the same work tiles in the same order.
 std::vector<schedule::TileSchedule> schedules_to_time(const test::ScheduleProblem& problem, const GpuModel& gpu,
                                                       bool tried) {
   const auto kind = static_cast<size_t>(schedule::kind_of(problem.extents, problem.spread));
@@ -193,7 +193,7 @@ void time_case(const test::ScheduleCase& of, const std::string& machine, std::sp
 int main(int argc, char** argv) {
   if (argc < 3) {
     fmt::print(stderr,
-               "usage: time_tile_schedules MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried | DEALING ...]]\n");
+               "usage: time_tile_schedules MASKS.json MACHINE [REGULAR EXPRESSION OF NAMES [tried | SCHEDULE ...]]\n");
     return 2;
   }
   try {

@@ -172,15 +172,15 @@ class AttnBackend {
   /// Whether calls can read keys from other tensors than k and v.
   virtual bool supports_local_kv() const { return false; }
 
-  /// Says which keys of a prepared mask calls find in k_local and v_local, in disjoint stretches. The first and
+  /// Says which keys of a prepared mask calls find in k_local and v_local, in disjoint ranges. The first and
   /// last kLocalKvHalo keys of each must be in k and v as well, since tiles of keys may reach beyond it; all others
   /// need not be. Once, after prepare(), and only where supports_local_kv().
   virtual void prepare_local_kv(PreparedMask& /*mask*/, std::span<const LocalKvRange> /*stretches*/) const {}
   static constexpr int kLocalKvHalo = 127;
 
-  /// The same for calls whose stretches change under them, as masks of make_buffer() do:
+  /// The same for calls whose ranges change under them, as masks of make_buffer() do:
   /// AttnForwardArgs::local_kv_table. Bytes of the table of `seqlen_k` keys, 0: there are none; and the table, into
-  /// memory of the host that is aligned to 16. Throws InvalidArgument for stretches that overlap or lie outside.
+  /// memory of the host that is aligned to 16. Throws InvalidArgument for ranges that overlap or lie outside.
   virtual int64_t local_kv_table_bytes(int64_t /*seqlen_k*/) const { return 0; }
   virtual void write_local_kv_table(std::span<const LocalKvRange> /*stretches*/, int64_t /*seqlen_k*/,
                                     std::byte* /*to*/) const {}
@@ -218,8 +218,8 @@ class AttnBackend {
                                            BackwardCalls /*calls*/ = BackwardCalls::kBoth) const {}
 
   /// In place of both, for masks of which it is clear without transposed lists that kernels which need none are the
-  /// faster ones: prepares for these, and returns whether. Other calls than those that takes_gathered() is true for
-  /// need prepare_backward() still.
+  /// faster ones: prepares for these, and returns whether. Calls for which takes_gathered() is false still need
+  /// prepare_backward().
   virtual bool prepare_gathered_backward(PreparedMask& /*mask*/) const { return false; }
   virtual bool takes_gathered(const PreparedMask& /*mask*/, const AttnBackwardArgs& /*args*/) const { return false; }
 

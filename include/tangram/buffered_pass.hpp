@@ -38,8 +38,8 @@ struct BufferedTables {
 
 /// An epoch is begin, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on
 /// the tables: kernels read how much they have to do. So each epoch tells all peers, and waits for all, even where no
-/// rows move between two ranks; rows are moved by kernels, before those that need them; each pass has a slot of its
-/// own. Epochs stand in one sequence with those of all other passes of the communicator. Not thread-safe.
+/// rows move between two ranks; rows are moved by kernels, before the kernels that need them; each pass has a slot of
+/// its own. Epochs stand in one sequence with those of all other passes of the communicator. Not thread-safe.
 class BufferedPass {
  public:
   virtual ~BufferedPass() = default;
@@ -49,8 +49,8 @@ class BufferedPass {
 
   /// Enqueues one copy of tables and of what `write` puts into user_bytes, behind all that reads those before: epochs
   /// that are put on `stream` afterwards, captured ones whenever they are replayed after it, are of these. Their calls
-  /// are of the facts that DeviceCommunicator::set_call_fingerprint named last. Allocates nothing, meets nobody, and
-  /// waits only where the copies of several earlier tables have not run. Throws InvalidArgument before anything is
+  /// are of the facts that DeviceCommunicator::set_call_fingerprint named last. Allocates nothing, needs no rendezvous,
+  /// and waits only where the copies of several earlier tables have not run. Throws InvalidArgument before anything is
   /// enqueued for tables beyond the spec, and for a stream that is being captured.
   virtual void set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) = 0;
   /// Where the user's bytes lie on the device, aligned to 256.

@@ -13,9 +13,8 @@
 
 namespace tangram {
 
-/// What must be alike on all ranks although no table shows it: of which mask and plan a pass is, and what it was asked
-/// for. Moves in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the value
-/// itself.
+/// What must be alike on all ranks although no table shows it: the mask and plan of a pass, and what it was asked for.
+/// Sent in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the value itself.
 struct CallFingerprint {
   enum Fact : int {
     kMask,      ///< hash
@@ -33,7 +32,7 @@ struct CallFingerprint {
   };
   enum Result : uint64_t { kMaxLogits = 1, kKept = 2, kDsink = 4, kDsinkSum = 8, kDsinkAvg = 16 };
 
-  uint32_t given = 0;  // bits of the facts that are set; those that are not are not compared
+  uint32_t given = 0;  // bits of the facts that are set; unset facts are not compared
   uint32_t padding = 0;
   std::array<uint64_t, kNumFields> words = {};
 

@@ -124,7 +124,7 @@ struct StrategyConfig {
 /// `usp, 4 head ranks`: the name and the parameters that are set.
 std::string describe(const StrategyConfig& strategy);
 
-/// Which rows move between ranks, and by which algorithm the work is sharded. See docs/design/movement.md.
+/// Which rows move between ranks, and by which algorithm the work is assigned. See docs/design/movement.md.
 enum class Movement : int {
   kKv = 0,  ///< K/V rows move to the queries
   kQo,      ///< queries move to the keys, partial results back
@@ -142,7 +142,7 @@ Movement parse_movement(std::string_view name);
 
 struct MovementConfig {
   Movement algorithm = Movement::kKv;
-  /// Groups of heads that are sharded on their own, a divisor of num_heads_kv. 0 lets the planner choose, and must
+  /// Groups of heads whose work is assigned separately, a divisor of num_heads_kv. 0 lets the planner choose, and must
   /// be left where only K/V move.
   int head_groups = 0;
 

@@ -37,7 +37,7 @@ struct RecvTensor {
   friend bool operator==(const RecvTensor&, const RecvTensor&) = default;
 };
 
-/// A gradient that moves back: partial rows `[partial_rows, heads, dim]` (rows of the landing buffer) are summed into
+/// A gradient that moves back: partial rows `[partial_rows, heads, dim]` (rows of the receive buffer) are summed into
 /// `[owned_rows, heads, dim]` (rows of the shard) at their owners. Rows are multiples of 8 elements.
 struct ReturnTensor {
   int64_t partial_rows = 0;
@@ -73,17 +73,17 @@ struct DevicePassSpec {
   std::vector<RecvTensor> recv_buffers;  ///< at most 4; may be empty when `casts` is
   std::vector<Exchange> reduces;         ///< by stage: read backwards, as in Communicator::group_reduce
   std::vector<ReturnTensor> returns;     ///< at most 4; may be empty when `reduces` is
-  /// Rows of this rank's own that begin() copies: from rows `row` on of its sources to rows `keys` of the landing
-  /// tensors. Disjoint, and none that a cast brings.
+  /// Rows of this rank's own that begin() copies: from rows `row` on of its sources to rows `keys` of the receive
+  /// buffers. Disjoint, and none that a cast brings.
   std::vector<LocalKvRange> own_rows;
-  /// Copies of the landing buffers. One is taken by each begin() and given back by end(): two let a rank run one pass
+  /// Copies of the receive buffers. One is taken by each begin() and given back by end(): two let a rank run one pass
   /// ahead of its peers, one more is needed for each pass that is kept (end_kept).
   int num_slots = 2;
   /// Copies of the areas in which partial gradients arrive, as num_slots.
   int num_return_slots = 2;
-  /// Landing buffers hold nothing for the caller between end() and begin(), nor do the areas of partial gradients: so
+  /// Receive buffers hold nothing for the caller between end() and begin(), nor do the areas of partial gradients: so
   /// passes of a communicator that say so share memory, as much as the largest needs, where the transport can. Alike on
-  /// all ranks. With more than two slots landing buffers are the pass's own nevertheless.
+  /// all ranks. With more than two slots receive buffers are the pass's own nevertheless.
   bool shares_memory = false;
   /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
   /// they are sent once their receivers have called release_credit(). Alike on all ranks; only where there is
@@ -91,11 +91,12 @@ struct DevicePassSpec {
   std::vector<int> credited;
   /// Whether wait_send() is called, so that sources may change before end().
   bool reuses_sources = false;
-  /// Another pass of the same communicator whose landing buffers this one uses instead of its own, so that a backward
-  /// pass works on rows that the forward pass kept; its `landing` must be equal and num_slots is then ignored. Or null.
+  /// Another pass of the same communicator whose receive buffers this one uses instead of its own, so that a backward
+  /// pass works on rows that the forward pass kept; its `recv_buffers` must be equal and num_slots is then ignored. Or
+  /// null.
   std::shared_ptr<DevicePass> recv_buffers_of;
   /// All ranks have agreed (Agreement) on what their specs follow from, this among it. Then nothing is
-  /// compared, and where the transport has memory enough that is shared nobody meets. Or null.
+  /// compared, and there is no rendezvous if the transport has enough shared memory. Or null.
   std::shared_ptr<const AgreedRows> agreed;
   /// leave_rows() is called before the first epoch.
   bool leaves_rows = false;
@@ -111,7 +112,7 @@ struct ReturnTarget {
   int64_t row = 0;
 };
 
-/// Landing buffers that outlive the epoch that filled them, see end_kept. Give it to begin_kept or drop_kept of a pass
+/// Receive buffers that outlive the epoch that filled them, see end_kept. Give it to begin_kept or drop_kept of a pass
 /// that shares the buffers, exactly once. Plain data; -1 is nothing.
 struct KeptSlot {
   int slot = -1;
@@ -140,14 +141,14 @@ class DevicePass {
   /// receive buffers, for later work on `stream`; or none, and nothing is copied.
   virtual int begin(std::span<const ConstTensorView> own, void* stream) = 0;
   int begin(void* stream) { return begin({}, stream); }
-  /// In a slot that end_kept of a pass with the same landing buffers kept: its rows are still there.
+  /// In a slot that end_kept of a pass with the same receive buffers kept: its rows are still there.
   virtual int begin_kept(KeptSlot kept, void* stream) = 0;
 
   /// Receive buffer `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
   /// in own_rows are written there by the caller, after begin, on `stream`.
   virtual TensorView recv_buffers(int tensor, int slot) const = 0;
   virtual int num_slots() const = 0;
-  /// Memory of this rank's GPU that the landing buffers take where they are the pass's own, as far as is known.
+  /// Memory of this rank's GPU that the receive buffers take where they are the pass's own, as far as is known.
   virtual int64_t own_bytes() const { return 0; }
 
   /// Sends what peers need of `sources` (one per receive buffer, of its dtype, heads and dim, rows contiguous,
@@ -191,8 +192,8 @@ class DevicePass {
   /// they may be the same memory when their dtypes are equal. Both contiguous.
   virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
 
-  /// From now on finish_reduce leaves these rows of the sums alone: nothing comes back for them, and whoever computed
-  /// the own part wrote it there. Of the rows `absent` nothing is read from `own`, which counts as zeros. Both
+  /// From now on finish_reduce leaves these rows of the sums alone: nothing comes back for them, and the kernel that
+  /// computed the own part wrote it there. Of the rows `absent` nothing is read from `own`, which counts as zeros. Both
   /// ascending and disjoint. Once; returns false, and does nothing, where a transport cannot.
   virtual bool leave_rows(std::span<const Range> /*rows*/, std::span<const Range> /*absent*/ = {}) { return false; }
 
@@ -206,7 +207,7 @@ class DevicePass {
   /// Closes the epoch: later work on `stream` may overwrite sources and partials, and the slot is given back to the
   /// peers. All stages must have been cast and reduced.
   virtual void end(void* stream) = 0;
-  /// The same, but the landing buffers stay this rank's until begin_kept or drop_kept.
+  /// The same, but the receive buffers stay this rank's until begin_kept or drop_kept.
   virtual KeptSlot end_kept(void* stream) = 0;
   /// Gives a kept slot back. In the same order on all ranks, like begin.
   virtual void drop_kept(KeptSlot kept) = 0;
@@ -215,7 +216,7 @@ class DevicePass {
 /// Whether rows may land where others were before in the same epoch.
 enum class RecvBufferReuse {
   kNone,
-  kInOrder,   ///< rows come by calls of the receiver's own, in the order of its stream: nobody has to be told
+  kInOrder,   ///< rows come by calls of the receiver's own, in the order of its stream: no credits
   kByCredit,  ///< peers push as soon as DevicePass::release_credit has told them
 };
 
@@ -232,8 +233,8 @@ class Agreement {
  public:
   virtual ~Agreement() = default;
   /// What all ranks make next is of the plan with these facts, with the same `options`. Throws InvalidArgument on every
-  /// rank, naming what differs, unless that is so: now, or from DevicePass::begin and DeviceCommunicator::check on
-  /// those that came first. The group is broken then.
+  /// rank, naming what differs, unless that is so: now, or, on ranks that came first, from DevicePass::begin and
+  /// DeviceCommunicator::check. The group is broken then.
   virtual void agree(const CallFingerprint& fingerprint, uint64_t options) = 0;
   /// In place of agree() on a rank that cannot: InvalidArgument with `reason` on the others.
   virtual void refuse(std::string_view reason) = 0;
@@ -300,8 +301,8 @@ class DeviceCommunicator {
   virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
 
-  /// Memory of this rank's GPU that passes which share memory land in (DevicePassSpec::shares_memory): slots of landing
-  /// tensors and of rows that come back, each tensor on a multiple of 1 KiB.
+  /// Memory of this rank's GPU that passes which share memory receive into (DevicePassSpec::shares_memory): slots of
+  /// receive buffers and of rows that come back, each tensor on a multiple of 1 KiB.
   virtual int64_t shared_bytes() const { return 0; }
   /// Memory of this rank's GPU in which passes over this communicator compute that bring none of their own, one at a
   /// time; as large as the largest wants. Throws NotAvailable in a build without CUDA.
@@ -335,10 +336,10 @@ struct DeviceCommunicatorConfig {
   /// work of one rank can block the work it waits for. No effect on replayed graphs.
   bool lockstep = false;
   /// Memory that passes share (DevicePassSpec::shares_memory) is what the largest of them wants, to the byte, on every
-  /// rank: for masks that stay. Otherwise there is room in it for other masks of their shapes, with copy_engine 3/8
-  /// where rows land and as much again where gradients come back, with nccl up to a power of two, so that it hardly
-  /// ever grows. Where it is exact a mask that wants more than all before grows it; so whoever knows the largest mask
-  /// prepares that one first. Alike on all ranks.
+  /// rank: for masks that stay. Otherwise there is room in it for other masks of their shapes, with copy_engine 3/8 for
+  /// received rows and as much again for returned gradients, with nccl up to a power of two, so that it hardly ever
+  /// grows. If it is exact, a mask that wants more than all before grows it; so prepare the largest mask first, if it
+  /// is known. Alike on all ranks.
   bool exact_memory = false;
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
   /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must

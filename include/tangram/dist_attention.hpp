@@ -41,7 +41,7 @@ struct KeptKv {
 
   /// True after a forward pass that kept its rows, also on a rank that had none to keep.
   bool valid = false;
-  /// Where they are kept on GPUs instead: a slot of the landing buffers.
+  /// Where they are kept on GPUs instead: a slot of the receive buffers.
   int device_slot = -1;
   /// Remote K and V. A strategy that exchanges heads keeps q, k, v, out, lse and sinks of single rows, if there are
   /// any, of each of its chunks of heads, all rows; a plan in which queries move the rows of q, k and v that it
@@ -200,11 +200,11 @@ class DistAttention {
   ///
   /// On GPUs `stream` is a cudaStream_t and every pointer of `args` in device memory, 16-byte aligned; k, v, dk and dv
   /// with contiguous rows, dk and dv contiguous. Arguments that do not fit throw InvalidArgument before anything is put
-  /// on the stream, and abort the communicator where peers wait for this rank. `kept` must be
-  /// given to both passes where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and
-  /// nothing is cast in backward(). With other strategies, and where queries move, it may be given, alike on all ranks:
-  /// where heads are exchanged, backward() then finds q, k, v, out and lse in the layout of heads; where queries move
-  /// and both passes fetch the same rows, fetched q, k and v. Where queries move dout must have the heads' dtype.
+  /// on the stream, and abort the communicator where peers wait for this rank. `kept` must be given to both passes
+  /// where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and nothing is cast in
+  /// backward(). With other strategies, and where queries move, it may be given, alike on all ranks: where heads are
+  /// exchanged, backward() then finds q, k, v, out and lse in the layout of heads; where queries move and both passes
+  /// fetch the same rows, fetched q, k and v. Where queries move dout must have the heads' dtype.
   void forward(const DistForwardArgs& args, void* stream = nullptr);
   void backward(const DistBackwardArgs& args, void* stream = nullptr);
 

@@ -17,7 +17,8 @@ namespace tangram {
 struct DistMaskCapacity {
   int64_t kv_rows = 0;    ///< of a rank's K/V buffer: all rows that its queries see, own ones included
   int64_t sent_rows = 0;  ///< that a rank sends, once for each rank that gets them
-  /// Of rows that lie together on both sides: those that a rank sends, and twice those of its own that it sees.
+  /// Ranges of rows that lie together on both sides: those that a rank sends, and twice those of its own that it
+  /// sees.
   int64_t local_ranges = 512;
   int64_t documents = 64;  ///< of a rank's part of a mask, as MaskCapacity::documents
   int64_t slices = 0;      ///< likewise; 0: as many as documents
@@ -57,8 +58,8 @@ class DistMaskBuffer {
   DistMaskBuffer(DistMaskBuffer&&) noexcept;
   DistMaskBuffer& operator=(DistMaskBuffer&&) noexcept;
 
-  /// On every rank, in the same order among all that ranks make together. Meets nobody, except under
-  /// TANGRAM_SANITY_CHECK, allocates no memory of the device, and waits for none of its work unless the copies of
+  /// On every rank, in the same order among all that ranks make together. Needs no rendezvous, except under
+  /// TANGRAM_SANITY_CHECK. It allocates no memory of the device, and waits for none of its work unless the copies of
   /// several earlier plans have not run yet. Throws InvalidArgument
   /// - on every rank, with the plan set before still there, for a plan of another shape or one that exceeds the
   ///   capacity, named;
@@ -79,7 +80,7 @@ class DistMaskBuffer {
   /// The same for all plans.
   int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes() const;
-  /// Lists, tables, landing and return areas.
+  /// Lists, tables, receive buffers and return areas.
   int64_t device_bytes() const;
 
  private:

@@ -18,9 +18,10 @@ namespace tangram {
 class AsyncTask;
 
 /// The slices as `backend` wants them: with a tile list built for its tile shape, or as they are. The one place where
-/// plan's tile lists and backends meet. `arrivals`: awaited keys, in the order in which they come, for calls
-/// with AttnForwardArgs::arrivals; the tile list then begins with what needs them least. Nothing is built for a pass
-/// that was not asked for, whose calls a backend with tile lists then refuses. Throws what AttnBackend::prepare throws.
+/// plan's tile lists and backends meet. `ready_flags`: awaited keys, in the order in which they come, for calls with
+/// AttnForwardArgs::ready_flags; the tile list then begins with the work tiles that need them least. Nothing is built
+/// for a pass that was not asked for, whose calls a backend with tile lists then refuses. Throws what
+/// AttnBackend::prepare throws.
 std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
                                              const AttnShape& shape, std::span<const KeyReadyFlag> ready_flags = {},
                                              AttnPasses passes = AttnPasses::kBoth);

@@ -75,7 +75,7 @@ struct GridPlan {
   RowMove row_move = RowMove::kNone;
   /// K/V heads of each chunk that a rank exchanges and computes, one after the other.
   std::vector<int> head_chunks;
-  /// kSubRings: by size of sub-group, those that share documents.
+  /// kSubRings: by size of sub-group, the sub-groups that share documents.
   std::vector<SubGroupLevel> levels;
   /// Steps of each row group; empty under Tangram's own strategy.
   std::vector<std::vector<GridStep>> steps;

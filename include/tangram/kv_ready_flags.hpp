@@ -10,7 +10,7 @@ namespace tangram {
 
 /// What a kernel on the device polls to learn that rows have come. Device addresses, valid as long as the pass.
 ///
-/// Rows that stage `s` receives from rank `r` are in the landing buffers of the open epoch once
+/// Rows that stage `s` receives from rank `r` are in the receive buffers of the open epoch once
 /// `(int64_t)(flags[s * size + r] - *epoch) >= 0`, read with `ld.acquire.sys` by the thread that then reads the rows
 /// (before TMA loads: followed by `fence.proxy.async` in the thread that issues them). Pairs without rows are never
 /// signalled: do not wait for them. Sources arrive in the order rank-1, rank-2, ... (mod size), stages in cast order.

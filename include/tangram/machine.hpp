@@ -27,7 +27,7 @@ struct KernelModel {
   double item_s = 0;
   double call_s = 0;
   double tail = 0;
-  /// A work tile is a block of key rows instead, as where gradients of keys stay with whoever computes them.
+  /// A work tile is a block of key rows instead, as where gradients of keys stay with the worker that computes them.
   bool items_by_keys = false;
 
   friend bool operator==(const KernelModel&, const KernelModel&) = default;

@@ -47,9 +47,9 @@ class MaskBuffer {
 
   /// Packed documents that lie in the memory of the backend: on a GPU kernels on `stream` build the lists, no host
   /// waits for the data, and a CUDA graph may hold this call, so that each replay reads what is there then. The first
-  /// one allocates and must not be captured. As many documents as the capacity has slices. Backward passes are assigned
-  /// by one rule for all masks, deterministic calls too. Lists that are none of documents, or have no room, are found
-  /// on the GPU: that mask shows nothing, and the next call that the host makes once it knows throws. Throws
+  /// one allocates and must not be captured. As many documents as the capacity has slices. Backward passes are
+  /// scheduled by one rule for all masks, deterministic calls too. Lists that are none of documents, or have no room,
+  /// are found on the GPU: that mask shows nothing, and the next call that the host makes once it knows throws. Throws
   /// InvalidArgument for what can be seen without the data, CudaError.
   void set_cu_seqlens(const CuSeqlens& documents, void* stream = nullptr);
 

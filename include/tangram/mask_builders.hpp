@@ -58,7 +58,7 @@ Mask block_sparse_mask(int64_t seqlen_q, int64_t seqlen_k, int64_t block_q, int6
                        std::span<const std::pair<int64_t, int64_t>> blocks);
 
 /// Which blocks of keys every block of queries sees: what dynamic sparse attention chooses at every step. In host
-/// memory; whoever holds the indices on a device copies them first. Heads that see different blocks need a mask each.
+/// memory; copy indices from a device first. Heads that see different blocks need a mask each.
 struct BlockIndices {
   int64_t seqlen_q = 0;
   int64_t seqlen_k = 0;
@@ -67,8 +67,7 @@ struct BlockIndices {
   /// Key blocks, in any order within a query block.
   std::span<const int32_t> indices;
   /// `[num_q_blocks + 1]`: query block i sees indices[offsets[i]] .. indices[offsets[i + 1] - 1]. Empty when `indices`
-  /// is
-  /// `[num_q_blocks, max_blocks]`, rows padded at the end by -1.
+  /// is `[num_q_blocks, max_blocks]`, rows padded at the end by -1.
   std::span<const int64_t> offsets;
   bool causal = false;  // besides, bottom-right aligned: cuts the blocks on the diagonal
 };

@@ -12,7 +12,7 @@ namespace tangram {
 
 /// What masks of one shape may need, and which calls they are for.
 struct MaskCapacity {
-  /// Documents: stretches of rows that see none of each other's keys. Each may take one more tile of 64 queries in the
+  /// Documents: ranges of rows that see none of each other's keys. Each may take one more tile of 64 queries in the
   /// backward pass, and that is what a call's workspace grows with.
   int64_t max_documents = 64;
   /// Slices of a mask; 0: as many as max_documents. Lists have room for two runs of keys a tile, and besides for those

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// MovementPlan: attention where q, k, v and out may all move. Rows stay where the dispatch put them; what is sharded
-// here is work, so that a rank may compute with queries that it does not own and return their partial results.
+// MovementPlan: attention where q, k, v and out may all move. Rows stay where the dispatch put them; here work is
+// assigned, so that a rank may compute with queries that it does not own and return their partial results.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@
 
 namespace tangram {
 
-/// This process's place among those that `mpirun` started. OpenMPI is loaded when the object is made: a program that
-/// can use it also runs where it is not installed.
+/// This process's place among the processes that `mpirun` started. OpenMPI is loaded when the object is made: a program
+/// that can use it also runs where it is not installed.
 class MpiGroup {
  public:
   /// Empty when a group can be made here, otherwise the reason why not (not built in, OpenMPI not installed).

@@ -76,7 +76,7 @@ struct RankPlan {
   int64_t area = 0;
   std::vector<KvSegment> segments;
   int64_t kv_rows = 0;         // rows of the K/V buffer: what the rank's queries see, no more
-  int64_t remote_kv_rows = 0;  // those that other ranks own
+  int64_t remote_kv_rows = 0;  // rows that other ranks own
   std::vector<Stage> forward;
   std::vector<Stage> backward;
 

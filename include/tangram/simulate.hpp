@@ -44,9 +44,9 @@ std::vector<std::string_view> simulated_strategies();
 
 /// Predicts a step of `strategy`, one of these or "auto", for `config.cp_size` ranks. `config.cost` is ignored in
 /// favour of `machine`, and so is `config.strategy.name`; its ulysses_degree, inner_ring_size, head_chunks and
-/// document_rows are for the strategies that have them, its dispatch algorithm for those that can assign rows so (the
-/// others assign as by default). Throws InvalidArgument for an unknown strategy, constants that are not positive, or a
-/// mask that make_plan refuses.
+/// document_rows are for the strategies that have them, its dispatch algorithm for the strategies that can assign rows
+/// so (the others assign as by default). Throws InvalidArgument for an unknown strategy, constants that are not
+/// positive, or a mask that make_plan refuses.
 StrategyPrediction simulate(const Mask& mask, const DistAttnConfig& config, const MachineModel& machine,
                             std::string_view strategy);
 

@@ -38,7 +38,7 @@ class SharedFlexAttention final : public SharedAttention {
 
   const AttnShape& shape() const override { return attention_->shape(); }
 
-  // As of the last pass: whoever asks does not wait for one that runs, nor for what is made ahead.
+  // As of the last pass: this does not wait for a running pass, nor for a background task.
   int64_t device_bytes() const { return device_bytes_; }
   int64_t host_bytes() const { return host_bytes_; }
 

@@ -156,7 +156,7 @@ void bind_parts(nb::module_& m) {
           "algorithm"_a.none() = "kv", "head_groups"_a.none() = 0, "rest"_a,
           nb::sig("def __init__(self, algorithm: str = 'kv', head_groups: int = 0) -> None"),
           "'kv': K/V rows move to the queries; any other name: queries may move too, and results come back. "
-          "head_groups, a divisor of num_heads_kv: groups of heads that are sharded on their own; 0: the planner "
+          "head_groups, a divisor of num_heads_kv: groups of heads whose work is assigned separately; 0: the planner "
           "chooses.")
       .def_prop_ro("algorithm", [](const MovementConfig& c) { return std::string(to_string(c.algorithm)); })
       .def_ro("head_groups", &MovementConfig::head_groups);

@@ -36,8 +36,8 @@ void finish_device() noexcept;
 void keep_while_graph_lives(void* stream, std::shared_ptr<const void> object);
 
 /// A prepared mask is used by one call at a time, in stream order. A call on another stream than the last is made
-/// to wait for what is on that one. Calls that are captured in a CUDA graph are ordered by the graph alone: whoever
-/// replays it beside other calls with the same mask must order them.
+/// to wait for what is on that one. Calls that are captured in a CUDA graph are ordered by the graph alone: a caller
+/// that replays it beside other calls with the same mask must order them.
 class StreamOrder {
  public:
   /// Before each call. The current device must be that of the streams.

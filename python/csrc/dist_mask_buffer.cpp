@@ -25,7 +25,7 @@ namespace tangram::python {
 
 namespace {
 
-/// kv_rows, sent_rows, stretches, documents, slices, allow_fully_masked_rows.
+/// kv_rows, sent_rows, ranges, documents, slices, allow_fully_masked_rows.
 using Capacity = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool>;
 
 class SharedDistMaskBuffer {

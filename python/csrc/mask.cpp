@@ -332,7 +332,7 @@ void bind_mask(nb::module_& m) {
           },
           "The mask in published form: (q_ranges, k_ranges, mask types).")
       .def("padded", &Mask::padded, "seqlen_q"_a, "seqlen_k"_a,
-           "The same cells over longer sequences; the added rows see nothing and are seen by nobody.")
+           "The same cells over longer sequences; the added rows see nothing and no row sees them.")
       .def("cloned", &Mask::cloned, "An equal mask in memory of its own, where copies share theirs.")
       .def("__hash__", [](const Mask& self) { return static_cast<Py_hash_t>(self.hash() >> 1); })
       .def(

@@ -96,7 +96,7 @@ void bind_shard_map(nb::module_& m) {
           "Rows of this rank's shard: those for rank 0, then those for rank 1, and on.")
       .def_prop_ro(
           "places", [](const ShardMoves& self) { return RowRuns(self.places); },
-          "In the order wanted: rows among those that come from rank 0, from rank 1, and on.")
+          "In the order wanted: rows among the rows from rank 0, from rank 1, and on.")
       .def_ro("send_rows", &ShardMoves::send_rows)
       .def_ro("recv_rows", &ShardMoves::recv_rows)
       .def_ro("most_rows", &ShardMoves::most_rows, "That any rank sends to another one.")

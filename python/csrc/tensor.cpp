@@ -163,7 +163,7 @@ bool are_plain(nb::handle q, nb::handle k, nb::handle v) {
 Array torch_array(nb::handle object, nb::handle dtype, const char* function, const char* name) {
   const Names& n = names();
   Array array;
-  // Whoever calls the extension itself, before any function of the package over torch, has registered no dtype yet.
+  // If the extension itself is called before any function of the package over torch, no dtype is registered yet.
   if (torch_dtypes().empty()) nb::module_::import_("tangram._torch_pass");
   const auto found = torch_dtypes().find(dtype.ptr());
   require(found != torch_dtypes().end(), "{}: {} must be float32, bfloat16 or float16 (got {})", function, name,

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Tensors of any library as views. Torch tensors are read by DLPack's functions for C, or where torch has none through
-// their own methods, which takes a fifth of the time of Python's DLPack and works for those that require gradients; all
-// others come by DLPack.
+// their own methods, which takes a fifth of the time of Python's DLPack and works for tensors that require gradients;
+// all others come by DLPack.
 #pragma once
 
 #include <nanobind/ndarray.h>

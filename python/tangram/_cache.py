@@ -148,7 +148,7 @@ class BoundedCache(Generic[T]):
 
 
 def caches() -> list[BoundedCache[object]]:
-    """Those that live, by name."""
+    """Live caches, sorted by name."""
     return sorted(_caches, key=lambda cache: cache.name)
 
 

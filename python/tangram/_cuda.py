@@ -49,8 +49,8 @@ def dense(tensor: Tensor) -> Tensor:
 def identity(ranges: Tensor) -> Hashable:
     """What changes when ranges on the device change, found without looking at them: storage, place in it, version.
 
-    Views of one tensor share its version, so that a new view of known ranges is known. Whoever keeps the key must keep
-    the tensor, or another one may take its address.
+    Views of one tensor share its version, so that a new view of known ranges is known. A caller that keeps the key must
+    keep the tensor, or another one may take its address.
     """
     place = (ranges.untyped_storage().data_ptr(), ranges.storage_offset())
     return (place, ranges.shape, ranges.stride(), ranges.dtype, ranges.device.index, ranges._version)

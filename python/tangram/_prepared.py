@@ -42,7 +42,7 @@ _by_ranges: BoundedCache[tuple[FlexAttention, tuple[Any, ...]]] = BoundedCache(
     "ranges", _ranges_bytes, MAX_BYTES, CAPACITY
 )
 new: list[FlexAttention] = []
-"""What was prepared for a GPU and not called yet: whoever calls it knows whether a backward pass will come."""
+"""Prepared for a GPU and not called yet: only the call knows whether a backward pass will follow."""
 
 # By what the ranges mean: equal masks share what was prepared.
 _by_mask: BoundedCache[FlexAttention] = BoundedCache("masks", _mask_bytes, MAX_BYTES, CAPACITY)

@@ -27,7 +27,7 @@ def expanded(runs: RowRuns, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The rows `[runs.rows]`, written by torch in the memory of `device` on the current stream."""
     few = torch.empty(2, len(runs), dtype=torch.int64)
     runs.write_runs(few)
-    # From pageable memory: the host's values are taken before this returns, and nobody waits for the stream.
+    # From pageable memory: the host's values are taken before this returns, without a wait for the stream.
     offsets, lengths = few.to(device, non_blocking=True)
     rows = torch.repeat_interleave(offsets, lengths, output_size=runs.rows)
     return rows.add_(torch.arange(runs.rows, device=device)).to(dtype)
@@ -52,7 +52,7 @@ class _OnGpu:
     end: torch.cuda.Event
 
     def for_current_stream(self) -> Tensor:
-        # While a graph is captured nothing of before may be waited for, and whoever captures has synchronised.
+        # While a graph is captured earlier work may not be waited for; the caller synchronised before the capture.
         if _cuda.stream_of(self.rows) != self.stream and not _cuda.is_capturing():
             current = torch.cuda.current_stream(self.rows.device)
             current.wait_event(self.end)

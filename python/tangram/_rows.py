@@ -71,14 +71,14 @@ def _from_words(words: Tensor, like: Tensor) -> Tensor:
 
 
 class _Moves:
-    """One exchange: which local rows go to whom, and where those that come belong."""
+    """One exchange: which local rows go to which rank, and where received rows belong."""
 
     def __init__(self, moves: ShardMoves, fingerprint: int) -> None:
         self.send = RowPicks(moves.sends)
         self.send_counts = moves.send_rows
         self.recv_counts = moves.recv_rows
         self.place = RowPicks(moves.places)
-        """By wanted row, where it is among those that come."""
+        """By wanted row, its place among the received rows."""
         self.most = moves.most_rows
         """The most rows that go from any rank to another one."""
         self.fingerprint = fingerprint
@@ -228,8 +228,8 @@ def undispatch(x: Tensor, key: DistAttnRuntimeKey, side: Side = "q") -> Tensor:
         side: "q", or "k" for rows of keys in cross attention.
 
     Returns:
-        `[total_seqlen, ...]` on every rank, dtype and device of x; in GPU memory on the current stream, and nobody
-        waits for it. Backward takes this rank's rows of the gradient: every rank is taken to compute the same loss
+        `[total_seqlen, ...]` on every rank, dtype and device of x; in GPU memory on the current stream; the host does
+        not wait for it. Backward takes this rank's rows of the gradient: every rank is taken to compute the same loss
         from the whole tensor.
 
     Raises:

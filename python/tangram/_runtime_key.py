@@ -68,7 +68,7 @@ class Rows:
 
 
 def plan_after(mask: Mask | tuple[Mask, ...], config: DistAttnConfig, assigned: Plan) -> Plan:
-    """Of rows that are sharded as in `assigned`."""
+    """A plan of rows that are sharded as in `assigned`."""
     if isinstance(mask, Mask):
         return _core.make_plan_after_dispatch(mask, config, assigned.q_dispatch, assigned.k_dispatch)
     return _core.make_plan_after_dispatch(list(mask), config, assigned.q_dispatch, assigned.k_dispatch)
@@ -152,7 +152,7 @@ class DistAttnRuntimeKey:
     def dtypes_that_move(
         self, dtype: torch.dtype, out_dtype: torch.dtype | None, grad_dtype: torch.dtype | None, device: int
     ) -> tuple[str, str] | None:
-        """Those of out and of the gradients, where results move with heads in such passes and not in `dtype`."""
+        """Dtypes of out and of the gradients, if results move with heads in such passes and not in `dtype`."""
         if device < 0 or not self.exchanges_heads:
             return None
         out, grads = out_dtype or dtype, grad_dtype or dtype

@@ -3,8 +3,8 @@
 """The library's communicator for a group of torch.distributed, whose store tells the ranks where to meet, and a secret
 by which they know each other there.
 
-Rows move over connections of Tangram's own, so that they never mix with the caller's messages, nobody needs the GIL
-for them, and the death of a peer is seen at once.
+Rows move over connections of Tangram's own, so that they never mix with the caller's messages, need no GIL, and show
+the death of a peer at once.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def _serve(line: _Line) -> None:
 
 
 class _Thread:
-    """Ends when nobody holds it, after what it is making."""
+    """Ends when no caller holds it, after its current task."""
 
     def __init__(self) -> None:
         self._line = _Line()

@@ -273,9 +273,9 @@ def calc_attn(
 
     Compiles under torch.compile without a graph break; keys are inputs of the graph, and keep_remote_kv has no effect.
 
-    Tensors in GPU memory: one process a GPU, all on one host. The pass is put on the current stream and nobody waits
-    for it; the first call with a key synchronises. keep_remote_kv serves the pass that was run last with the key; the
-    backward pass of an earlier one fetches its rows again.
+    Tensors in GPU memory: one process a GPU, all on one host. The pass is put on the current stream and the host does
+    not wait for it; the first call with a key synchronises. keep_remote_kv serves the pass that was run last with the
+    key; the backward pass of an earlier one fetches its rows again.
 
     Raises:
         InvalidArgument: on every rank when arguments of one do not fit; over GPUs on that rank, and CommError on the

@@ -65,7 +65,7 @@ class MaskBuffer:
 
     `set` makes the lists of a mask on the calling thread and puts one copy on the current stream; it allocates nothing
     on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
-    mask that was set last, in stream order: whoever uses several streams orders replays (calls that are not captured
+    mask that was set last, in stream order: with several streams the caller orders replays (calls that are not captured
     are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
     deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from there:
     `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func
@@ -176,9 +176,9 @@ class MaskBuffer:
         """Packed documents as the mask of calls and replays that follow on the current stream.
 
         On a GPU kernels on that stream read the lists and make those of the mask: the host does not wait for the data,
-        and a CUDA graph may hold this call beside those that attend, so that each replay takes the documents that then
-        stand in the tensor. A list that is none, or has no room, is found on the GPU: calls with it see nothing, and
-        the next call that Python makes once the host knows, or `check_errors`, raises.
+        and a CUDA graph may hold this call beside the attention calls, so that each replay takes the documents that
+        then stand in the tensor. A list that is none, or has no room, is found on the GPU: calls with it see nothing,
+        and the next call that Python makes once the host knows, or `check_errors`, raises.
 
             cu_seqlens = torch.zeros(129, dtype=torch.int32, device="cuda")  # documents at the end may be empty
             buffer.set_cu_seqlens(cu_seqlens, causal=True)  # once outside: the first call allocates

@@ -35,8 +35,8 @@ def token_attn_func(
     sparse attention attends to what it has chosen: with one K/V head for 64 or 128 query heads, or in groups of them.
     Tensors of torch (with gradients) or arrays of NumPy (without).
 
-    On a Hopper GPU kernels read the lists (bfloat16 and float16, head_dim 128): nobody waits for them on the host, and
-    a CUDA graph may hold the call, so that each replay takes what stands there then. A list that names a key twice, or
+    On a Hopper GPU kernels read the lists (bfloat16 and float16, head_dim 128): the host does not wait for them, and a
+    CUDA graph may hold the call, so that each replay takes what stands there then. A list that names a key twice, or
     one that is none, is found on the GPU: its query sees nothing, and the next call that Python makes once the host
     knows, or `check_token_errors`, raises. On the host calls raise at once, and compute in float64, slowly.
 

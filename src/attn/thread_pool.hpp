@@ -26,9 +26,9 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls `body(work tile, thread_idx)` once for each work tile of [0, num_items), scheduled in ascending order;
-  /// returns when all are done. The first exception is rethrown after the loop has stopped. Callers on several threads
-  /// take turns.
+  /// Calls `body(work_tile, thread_idx)` once for each work tile of [0, num_items), taken in ascending order; returns
+  /// when all are done. The first exception is rethrown after the loop has stopped. Callers on several threads take
+  /// turns.
   void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
 
  private:

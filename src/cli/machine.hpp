@@ -19,7 +19,7 @@ struct Finding {
 struct CpuInfo {
   std::string name;
   int num_cores = 0;
-  std::vector<std::string> features;  // those that kernels use
+  std::vector<std::string> features;  // the features that kernels use
 };
 CpuInfo probe_cpu();
 

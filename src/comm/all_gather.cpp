@@ -9,7 +9,7 @@ namespace tangram::comm {
 
 std::vector<char> all_gather_bytes(Communicator& control, const void* data, size_t num_bytes, std::string_view label) {
   const int size = control.size();
-  // Rows of an exchange are tensor rows, so bytes move as float32 that nobody computes with.
+  // Rows of an exchange are tensor rows, so bytes move as float32 words, on which no arithmetic is done.
   const int words = static_cast<int>((num_bytes + 3) / 4);
   HostTensor send(DType::kFloat32, size, 1, words), received(DType::kFloat32, size, 1, words);
   const size_t row_bytes = static_cast<size_t>(words) * 4;

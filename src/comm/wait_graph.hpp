@@ -23,7 +23,7 @@ class WaitGraph {
 
   /// Whether the others should be told (again): this rank has waited since `begin_s`. Times are steady_seconds.
   bool is_due(double begin_s, double now_s);
-  /// `peers` as it moves, a bit for each rank.
+  /// `peers` as it is sent, a bit for each rank.
   std::vector<char> encode(std::span<const int> peers) const;
   /// What `peer` said. What is no message of `encode` is ignored.
   void hear(int peer, std::span<const char> bytes, double now_s);

@@ -21,7 +21,7 @@ namespace tangram {
 struct AsyncTask::Task {
   enum State : int { kWaits, kRuns, kDone };
 
-  /// Whether nobody else has begun it.
+  /// Claims the task; false if another thread has begun it.
   bool begin() {
     int expected = kWaits;
     return state.compare_exchange_strong(expected, kRuns);
@@ -65,7 +65,7 @@ class AsyncTaskThreads {
   }
 
   void add(std::shared_ptr<AsyncTask::Task> task) {
-    if (process_ != getpid()) return;  // whoever needs it does it
+    if (process_ != getpid()) return;  // the consumer runs it inline
     const std::lock_guard lock(mutex_);
     if (stops_) return;
     tasks_.push_back(std::move(task));

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Work that somebody will need soon, begun before that.
+// AsyncTask: a background task. The consumer runs it inline if it has not started.
 #pragma once
 
 #include <functional>

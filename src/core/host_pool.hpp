@@ -4,7 +4,7 @@
 // Large buffers in host memory, kept for the next pass. The C allocator would serve them from its heap once the first
 // has been freed (its threshold for mapping grows to the size of what is freed, up to 32 MiB), between whatever lives
 // longer, such as plans: with a new mask at each step the holes add up to three times what is in use. Its settings
-// (mallopt) are no way out: they hold for the whole process, which is somebody else's.
+// (mallopt) are no way out: they hold for the whole process, which belongs to the application.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace tangram {
 
-/// Mapped blocks of memory. Those that were given back are kept up to a bound; the ones that nobody took for longest go
-/// first. Thread-safe.
+/// Mapped blocks of memory. Released blocks are kept up to a bound; the blocks unused for longest are unmapped first.
+/// Thread-safe.
 ///
 /// With a new mask at each step buffers differ by a few rows each time, so sizes are rounded up to one of four for each
 /// power of two. What is never written has no memory behind it.
@@ -28,8 +28,8 @@ class HostPool {
  public:
   /// Smaller requests are better served by the C allocator.
   static constexpr size_t kMinBytes = size_t{64} << 10;
-  /// After so many releases a block that nobody took is returned to the system: passes change. A model of 32 layers
-  /// gives back some 500 buffers in a step.
+  /// After so many releases an unused block is returned to the system: passes change. A model of 32 layers gives back
+  /// some 500 buffers in a step.
   static constexpr uint64_t kMaxAge = 1024;
   static constexpr size_t kAlignment = 4096;
 

@@ -35,9 +35,9 @@ struct ByKeyInRow {
 
 bool overlap(const ActiveSlice* a, const ActiveSlice* b) { return !intersect(a->slice, b->slice).q_range.empty(); }
 
-// Whether rectangles in the order of their first rows are seen to be disjoint: those that begin at a row are merged in
-// the order of their keys into those that go on there. False also where another way is better: for slices of other
-// shapes, in another order, or where many go on for long.
+// Whether rectangles in the order of their first rows are seen to be disjoint. Rectangles that begin at a row are
+// merged, in the order of their keys, into the rectangles open there. False also where another way is better: for
+// slices of other shapes, in another order, or where many go on for long.
 bool are_disjoint_blocks(std::span<const ActiveSlice> slices) {
   constexpr size_t kMostSteps = 32;  // for a slice, in the mean
   struct Open {

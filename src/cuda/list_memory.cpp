@@ -44,7 +44,7 @@ struct ListBlock::State {
   std::vector<ListMemory::Reader> readers;  // the last one is at the end
   uint64_t copy = 0;                        // its number
   bool is_there = false;                    // for what comes next in stream order
-  bool in_graph = false;                    // replays are on streams that nobody names
+  bool in_graph = false;                    // replays are on unknown streams
 };
 
 /// Recorded once.

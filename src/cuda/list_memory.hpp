@@ -22,8 +22,8 @@ namespace tangram::cuda {
 
 class ListMemory;
 
-/// A block of device memory that was written once, by a copy that nobody has waited for. Used by one call at a time, in
-/// stream order.
+/// A block of device memory that was written once, by a copy that the host does not wait for. Used by one call at a
+/// time, in stream order.
 class ListBlock {
  public:
   ListBlock();
@@ -47,12 +47,12 @@ class ListBlock {
 
 /// NOTE [list memory] cudaMalloc, a copy from pageable memory and the wait for it are most of what a GPU costs the host
 /// for a new mask, and cudaFree waits for the device. So blocks are cut from a few allocations, filled from page-locked
-/// memory on a stream of their own, and used again when nobody reads them any more. Who reads is known by stream: the
+/// memory on a stream of their own, and used again when no call reads them any more. Readers are known by stream: the
 /// first call that is put on that stream after a block was given back records an event there, and when this has
 /// happened the block is free. (The one who gives back may not record it: it does not know whether the stream still
 /// exists.) Calls whose blocks stay pay nothing for it. A stream that was made to wait for a copy waits for all before
-/// it, too: of the blocks of a mask, the first one that a call reads waits for the others. What nobody knows to be
-/// free, such as what captured calls read, is used again after a wait for the device, as cudaFree would.
+/// it, too: of the blocks of a mask, the first one that a call reads waits for the others. Blocks that are not known to
+/// be free, such as what captured calls read, are used again after a wait for the device, as cudaFree would.
 ///
 /// One for each device, thread-safe.
 class ListMemory {

@@ -13,7 +13,7 @@ namespace tangram::cuda {
 enum class WaitKind : uint32_t {
   kNone = 0,
   kReadyFlag = 1,  ///< rows of a group_cast
-  kCredit = 2,     ///< a peer's landing buffers to be free
+  kCredit = 2,     ///< a peer's receive buffers to be free
   kReturn = 3,     ///< partial gradients
   kAllReduce = 4,  ///< values of an all_reduce
   kOrder = 5,      ///< not a wait: a peer opened another pass
@@ -76,8 +76,8 @@ TANGRAM_HOST_DEVICE constexpr CallTags call_tags(const WaitFailure& failure) {
           static_cast<uint32_t>(failure.pass >> 9) | static_cast<uint32_t>(failure.detail) << 7};
 }
 
-/// A rank's row of a board in host memory that all ranks, their hosts and their kernels, can write. The first three
-/// words hold a packed WaitFailure or zero; waiting kernels use only them.
+/// A rank's row of a control block in host memory that all ranks, their hosts and their kernels, can write. The first
+/// three words hold a packed WaitFailure or zero; waiting kernels use only them.
 struct alignas(64) ControlBlockRow {
   uint64_t report = 0;  // for the rank's host: the group has failed on the device
   uint64_t padding0[7] = {};

@@ -17,8 +17,8 @@ namespace tangram::cuda {
 /// One block of memory of one device, as large as the largest call has wanted so far. It belongs to calls, not to masks
 /// or layers: a call finds in it what an earlier one has left. Calls on several streams are ordered by an event.
 ///
-/// Calls that are captured use the block, too, and the graph keeps it alive. Nobody orders its launches against other
-/// calls, though: whoever launches it beside these brings other memory for one of them.
+/// Calls that are captured use the block, too, and the graph keeps it alive. Its launches are not ordered against other
+/// calls, though: a caller that launches it beside these must give one of them other memory.
 class Workspace {
  public:
   Workspace();

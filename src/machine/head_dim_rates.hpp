@@ -27,7 +27,7 @@ double head_dim_factor(std::span<const HeadDimRate> rates, int head_dim, int hea
 std::vector<HeadDimRate> relative_rates(std::span<const HeadDimRate> rates, int head_dim, int head_dim_v);
 
 /// Throws InvalidArgument in the name of `function` for dimensions or factors of `name` that are not positive, and for
-/// more classes than anybody compiles.
+/// more classes than any build compiles.
 void validate_head_dim_rates(std::span<const HeadDimRate> rates, std::string_view function, std::string_view name);
 
 }  // namespace tangram

@@ -12,8 +12,7 @@ namespace tangram {
 
 namespace {
 
-/// FLOPs a second by visible area. A kernel's own rate counts tiles that are computed, and neither work tiles nor
-/// calls.
+/// FLOPs a second by visible area. A kernel's own rate counts computed tiles, without the cost of work tiles and calls.
 double flat_rate(const KernelModel& kernel, int workers, double flops) {
   constexpr int64_t kRows = 16384;
   constexpr double kHeads = 64;

@@ -53,7 +53,7 @@ class Assign {
   }
 
  private:
-  // Waking a thread takes a while: those that are awake help to wake the others.
+  // Waking a thread takes a while: threads that are awake help to wake the others.
   void search_all(size_t first, size_t last) {
     if (last - first == 1) return search(first);
     const size_t middle = (first + last + 1) / 2;

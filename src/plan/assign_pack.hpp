@@ -17,9 +17,9 @@
 namespace tangram {
 
 /// Runs of rows by rank which cover `num_rows` in order: as many rows for each rank, no more area than (1 + tolerance)
-/// times the mean, the fewest rows to move that were found. Nothing where no such assign was found, or the pack is not
-/// of a kind that is assigned so well: many documents, ranks or rows. `slices`: a causal pack. Deterministic, however
-/// many threads there are: a quarter of a millisecond on each of fifteen.
+/// times the mean, the fewest rows to move that were found. Nothing if no such assignment was found, or if the pack is
+/// of a kind that this search suits badly: many documents, ranks or rows. `slices`: a causal pack. Deterministic,
+/// however many threads there are: a quarter of a millisecond on each of fifteen.
 std::optional<std::vector<RankRun>> assign_pack(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size,
                                                 double tolerance, const CutCost& cuts);
 

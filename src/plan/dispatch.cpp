@@ -180,7 +180,7 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
   if (algorithm == DispatchAlgorithm::kTangram) return {algorithm, dispatch_tangram(mask, config)};
   if (algorithm != DispatchAlgorithm::kAuto) return {algorithm, classic_dispatch(mask, config)};
-  // Those that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,
+  // Algorithms that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,
   // since areas are exact and rates are not: beyond kBalanced it counts more.
   constexpr double kDoubt = 1;
   const bool is_short = is_short_step(config, mask.area());  // what is balanced is taken

@@ -37,7 +37,7 @@ Dispatch dispatch_keys(const Mask& mask, const Dispatch& q_dispatch, const DistA
   std::vector<size_t> order(num_chunks);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return total_seen[a] < total_seen[b]; });
-  // Those that nobody sees fill up what is left.
+  // Chunks of keys that no query sees fill up what is left.
   std::stable_partition(order.begin(), order.end(), [&](size_t c) { return total_seen[c] > 0; });
 
   std::vector<int> ranks(num_chunks);

@@ -28,7 +28,7 @@ bool is_pack(std::span<const AttnSlice> slices) {
   return slices.size() > 1 && std::adjacent_find(slices.begin(), slices.end(), meet) == slices.end();
 }
 
-// Packs are new at every step of a training, and can be assigned to two or three ranks in few ways that differ much
+// Packs are new at every training step, and can be assigned to two or three ranks in few ways that differ much
 // (docs/devlog/2026-11-23-new-masks.md): there the work grows with the square of the ranks, and ends where next to
 // nothing moves.
 constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks

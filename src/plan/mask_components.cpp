@@ -31,7 +31,7 @@ bool join_hulls(std::vector<Hull>& hulls) {
   constexpr size_t kMost = 8;
   std::vector<Hull> apart;
   for (Hull hull_of : hulls) {
-    // What is apart from those that it has joined meets the union only if it meets this one.
+    // A hull apart from the joined hulls meets the union only if it meets this one.
     std::erase_if(apart, [&](const Hull& other) {
       if (other.rows.end <= hull_of.rows.begin || hull_of.rows.end <= other.rows.begin) return false;
       hull_of = {hull(hull_of.rows, other.rows), std::min(hull_of.first_slice, other.first_slice),

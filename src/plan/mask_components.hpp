@@ -15,7 +15,7 @@
 namespace tangram {
 
 /// Rows (of queries and keys) that no slice connects with others, over chunks of equal size. Every chunk belongs to
-/// one component: to the first that has rows in it, or to a stretch of chunks that nobody's rows lie in. Components
+/// one component: to the first that has rows in it, or to a range of chunks without rows of any component. Components
 /// inside one chunk that belongs to another are left out: no dispatch can tear them apart.
 struct MaskComponent {
   Range rows;
@@ -31,7 +31,7 @@ struct MaskComponent {
   size_t num_words = 0;
   int cell_shift = 0;
   int64_t keys_end = 0;    // of all keys
-  bool sees_keys = false;  // false for a stretch without rows of the mask
+  bool sees_keys = false;  // false for a range without rows of the mask
   /// The keys of every row are one interval, both its ends only grow from row to row, and no two neighbours leave a
   /// gap: so that the keys of neighbouring rows follow from the first and the last of them.
   bool is_monotone = false;

@@ -254,8 +254,8 @@ class Packer {
   int num_closed_ = 0;
 };
 
-// Whether `below` shows more of the document that `above` shows: those that are block-causal come in a slice for each
-// block of rows, and would be packed block by block.
+// Whether `below` shows more of the document that `above` shows: block-causal documents come in a slice for each block
+// of rows, and would be packed block by block.
 bool goes_on(const AttnSlice& above, const AttnSlice& below) {
   if (below.q_range.begin != above.q_range.end) return false;
   const Range last = above.keys_of(above.q_range.end - 1);

@@ -24,7 +24,7 @@ ExchangeEstimate estimate_exchange(const PackHalves& halves, const PackBounds& b
     return result;
   }
   // Rows [last - given, last) have the area that is too much. They end the sooner the more there are, until they are
-  // the first ones of the document; but those that the other has no room for must come back.
+  // the first ones of the document; but rows that the other has no room for must come back.
   double best = std::numeric_limits<double>::max();
   const auto look = [&](double wanted) {
     const double given = std::max({wanted, least, 1.0});

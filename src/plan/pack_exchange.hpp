@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What must change hands where some causal documents lie with one rank and the rest with the other. Where a rank holds
-// all rows of a document from row y on and the other row y - 1, each of the y rows before moves once, whoever holds it.
-// So a cut document costs y, the place of its last cut, and the rows before it may lie as they balance best.
+// all rows of a document from row y on and the other row y - 1, each of the y rows before moves once, whichever rank
+// holds it. So a cut document costs y, the place of its last cut, and the rows before it may lie as they balance best.
 #pragma once
 
 #include <array>
@@ -83,7 +83,7 @@ class PackExchange {
   const std::vector<Part>& parts() const { return parts_; }
   /// Rows that move, and what cuts inside a tile cost beside.
   double price() const { return price_; }
-  /// Of that, for rows that are no whole tile: about the same whoever holds which documents.
+  /// Of that, for rows that are no whole tile: about the same however documents are assigned.
   double price_of_rest() const { return price_of_rest_; }
 
  private:

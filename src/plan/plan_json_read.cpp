@@ -160,7 +160,7 @@ DistAttnConfig read_config(const JsonReader& in) {
       {"tile_rows", "memory_bytes_per_s", "backward_key_row_s", "head_dim_rates"});
   config.cost = {cost["forward_flops_per_s"].number(), cost["backward_flops_per_s"].number(),
                  cost["link_bytes_per_s"].number(), cost["copy_latency_s"].number(), cost["stage_overhead_s"].number()};
-  // Until plans were written with all of them, those that had these values were left out.
+  // Plans written by older versions omit parameters that had these values.
   constexpr int64_t kTileRows = 128;
   constexpr double kMemoryBytesPerS = 2.0e12, kBackwardKeyRow_s = 3.0e-10;
   config.cost.tile_rows = cost.has("tile_rows") ? cost["tile_rows"].integer(1, kMaxRow) : kTileRows;

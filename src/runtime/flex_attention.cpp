@@ -33,8 +33,8 @@ GpuModel gpu_of([[maybe_unused]] const AttnBackend& backend) {
   return {};
 }
 
-/// Items that run before awaited keys can be expected: as many as there are multiprocessors, divided by the key heads
-/// that kernels assign together, those whose keys and values share the cache.
+/// Work tiles that run before awaited keys can be expected: as many as there are multiprocessors, divided by the key
+/// heads that kernels schedule together, those whose keys and values share the cache.
 int64_t first_wave(const GpuModel& gpu, const AttnShape& shape) {
   const int64_t head_bytes = std::max<int64_t>(
       shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * static_cast<int64_t>(size_of(shape.dtype)), 1);

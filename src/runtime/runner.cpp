@@ -66,7 +66,7 @@ struct ProgramRunner::Visitor {
     std::vector<FloatCopy> copies;
     for (const FloatCopyOp& copy : op.copies) {
       float* const to = runner.floats(copy.to);
-      if (to == nullptr) continue;  // a result that nobody asked for
+      if (to == nullptr) continue;  // a result that was not requested
       copies.push_back(
           {runner.floats(copy.from), to, copy.from.stride, copy.to.stride, copy.rows, copy.columns, copy.value});
     }
@@ -176,7 +176,7 @@ AttnBackwardArgs ProgramRunner::backward_call(const AttendOp& op) const {
   call.dq = view(op.dq);
   call.dk = view(op.dk);
   call.dv = view(op.dv);
-  // A gradient that nobody asked for is not even computed into the memory that was set aside for it.
+  // A gradient that was not requested is not even computed into the memory reserved for it.
   const bool wants_dsink = arguments_.floats[static_cast<size_t>(Memory::kDsink)] != nullptr;
   call.dsink = wants_dsink ? floats(op.dsink) : nullptr;
   call.delta = floats(op.delta);

@@ -22,7 +22,7 @@ struct RowListsView {
 };
 
 /// `result = source + addend`, all of equal heads and dim; what has no memory stands for zeros. Of equal rows, or of
-/// the addend those that belong to each row: added up first, in order, from zero on.
+/// the addend all rows that belong to each row: added up first, in order, from zero on.
 struct RowSum {
   ConstTensorView source;
   ConstTensorView addend;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// All lists of a mask of small blocks in one block of memory, for the kernels that gather keys: what mask_image.hpp is
-// for those that do not.
+// All lists of a mask of small blocks in one block of memory, for the kernels that gather keys: as mask_image.hpp is
+// for kernels that do not.
 #pragma once
 
 #include <cstddef>
@@ -46,11 +46,12 @@ struct BlockMask {
 
 /// NOTE [block image] Every tile of every head group has a work tile in both passes, whatever the mask, so that what is
 /// launched does not depend on it. Where head groups have masks of their own work tiles name theirs, and the order of
-/// work is that of the lists: sections of head groups, in a section the work tiles with most to do first, of equal ones
-/// those at the same place. Else work tiles are listed once, and kernels walk head groups in sections of as many. Runs
-/// are those of each mask and tile. Both passes point into one array of groups of keys; indices of groups and masks
-/// count from the begin of the image, since these arrays end it and are as long as the mask wants. Blocks that fill the
-/// tiles of keys at rest have lists of these backward (KeyImage), and intervals in the place of masks.
+/// work is that of the lists: sections of head groups, in a section the longest work tiles first, of equal ones the
+/// work tiles at the same place. Else work tiles are listed once, and kernels walk head groups in sections of as many.
+/// Runs are those of each mask and tile. Both passes point into one array of groups of keys; indices of groups and
+/// masks count from the begin of the image, since these arrays end it and are as long as the mask wants. Blocks that
+/// fill the tiles of the KV-stationary kernel have lists of these backward (KeyImage), and intervals in the place of
+/// masks.
 class BlockImageLayout {
  public:
   /// `tile_rows`: queries of a tile; `forward`: of as many query heads; `may_rest`: whether keys rest in the backward

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What masks as data (tangram/mask_data.hpp) need of a buffer whose kernels do not gather, by what is known without the
-// data; for those that do, builder::block_lists_of.
+// data; for kernels that gather, builder::block_lists_of.
 #pragma once
 
 #include <cstdint>

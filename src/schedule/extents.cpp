@@ -78,7 +78,7 @@ void find_groups(Extents& extents) {
     next += sizes[g];
     extents.group_ends.push_back(next);
   }
-  if (next < of_keys.size()) extents.group_ends.push_back(of_keys.size());  // those that nobody sees
+  if (next < of_keys.size()) extents.group_ends.push_back(of_keys.size());  // tiles that no query sees
   extents.by_group.resize(of_keys.size());
   for (const size_t i : extents.order) extents.by_group[of_keys[i].count == 0 ? next++ : place[group[i]]++] = i;
 }
@@ -167,7 +167,7 @@ double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& 
       }
     }
   };
-  std::array<int64_t, kSamples + 1> more{};  // work tiles that meet at a sample than at the one before
+  std::array<int64_t, kSamples + 1> more{};  // additional work tiles at a sample, beside the one before
   visit_work_tiles([&](size_t first, size_t end, int64_t) { ++more[first], --more[end]; });
   std::array<size_t, kSamples + 1> begins{};
   int64_t count = 0;

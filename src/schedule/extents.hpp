@@ -23,7 +23,7 @@ struct Extent {
 struct Extents {
   std::vector<Extent> of_keys;
   std::vector<size_t> work_tile;  ///< the indices of these work tiles in their tile list
-  std::vector<size_t> order;      ///< of schedule: indices into of_keys, longest first unless keys are awaited
+  std::vector<size_t> order;      ///< the schedule: indices into of_keys, longest first unless keys are awaited
   /// The same indices by what shares queries (documents), those with the longest work tile first, and in each longest
   /// first; and where in this vector each group ends.
   std::vector<size_t> by_group;
@@ -31,7 +31,7 @@ struct Extents {
 };
 /// Of work tiles in the order of their keys.
 Extents make_extents(std::vector<Extent> of_keys);
-/// Of a transposed tile list; fills `work tile`.
+/// Of a transposed tile list; fills `work_tile`.
 Extents measure_extents(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles);
 
 /// See is_scattered and are_unequal (tile_schedule_heuristic.hpp): of all work tiles, what they visit, and the tiles

@@ -24,7 +24,7 @@ struct GatheredList {
   std::vector<int32_t> groups;
 };
 
-/// Marks, in a list of first keys of groups, those that the three groups behind follow without a gap.
+/// Marks, in a list of first keys of groups, the keys that the three groups behind follow without a gap.
 void mark_large_boxes(std::vector<int32_t>& groups);
 
 /// Gathers the runs of `tiles` whose lengths are multiples of kGroupKeys in the work tiles that need an eighth fewer
@@ -43,8 +43,8 @@ GatheredList gather_none(const TileList& tiles);
 /// O(work tiles + runs).
 bool cuts_blocks(const TileList& tiles);
 
-/// Whether other tiles of the same mask may have runs to gather, as far as these can say: their runs, whoever sees
-/// them, would take a twentieth fewer steps. Not for work tiles in another order than longest first. O(work tiles +
+/// Whether other tiles of the same mask may have runs to gather, as far as these can say: their runs, whichever rows
+/// see them, would take a twentieth fewer steps. Not for work tiles in another order than longest first. O(work tiles +
 /// runs).
 bool may_gather(const TileList& tiles);
 

@@ -9,7 +9,7 @@ namespace tangram::schedule {
 namespace {
 
 constexpr int32_t kPackedRows = 128;
-// Masks take 256 bytes and time: two a work tile are free, and of all groups an eighth.
+// Masks take 256 bytes and time: two masks a work tile are free, and masks of an eighth of all groups.
 constexpr size_t kFreeMasks = 2;
 constexpr size_t kShareOfMasks = 8;
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which groups of 16 keys each query tile sees, and where only some of its rows see a group: what the backward kernel
-// walks that has the queries of a work tile at rest and gathers keys.
+// Which groups of 16 keys each query tile sees, and where only some of its rows see a group: what the Q-stationary
+// backward kernel walks, which gathers keys.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct alignas(16) GroupWorkTile {
   int32_t num_groups;
   int32_t num_masked;
   int32_t mask_begin;
-  int32_t head_group;  ///< whose work tile it is; -1: of each head group
+  int32_t head_group;  ///< the head group of the work tile; -1: of each head group
   int32_t reserved;
 
   friend bool operator==(const GroupWorkTile&, const GroupWorkTile&) = default;

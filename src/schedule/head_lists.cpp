@@ -17,9 +17,9 @@
 namespace tangram::schedule {
 namespace {
 
-/// How many masks are scheduled together: those of which `cache_bytes` hold what multiprocessors read again, of `bytes`
-/// a mask, but so many that a section lasts four times as long as the longest work tile, or multiprocessors would wait
-/// for those with which the last section begins.
+/// How many masks are scheduled together: as many as `cache_bytes` hold, with `bytes` a mask that multiprocessors read
+/// again. But a section must last four times as long as the longest work tile, or multiprocessors would wait for the
+/// work tiles with which the last section begins.
 int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t total_steps, int64_t longest_steps,
                    int num_sms) {
   const int64_t most = num_masks;
@@ -258,7 +258,7 @@ class WorkJoiner {
                           total, longest, gpu.multiprocessors);
   }
 
-  /// All but work tiles. Those of both kinds of calls differ in nothing else but turns.
+  /// All but work tiles. The lists of both kinds of calls differ in nothing else but turns.
   void add_tables(const std::vector<WorkList>& works) {
     size_t most = 0;
     bool all_covered = true;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One list of work for head groups that see different cells: what is made of the mask of each group, joined and
-// scheduled as one launch walks it.
+// One list of work tiles for head groups that see different cells: the lists of each group's mask, joined and scheduled
+// as one launch walks them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace tangram::schedule {
 /// Query tiles of several masks. Mask g of n is of K/V heads [g * heads_kv / n, (g + 1) * heads_kv / n) and of their
 /// query heads. Head groups are as in ForwardParams: the query heads of a K/V head that share a tile.
 struct HeadLists {
-  std::vector<MaskTile> work_tiles;       ///< in the order of schedule, each of one head group
+  std::vector<MaskTile> work_tiles;       ///< in scheduled order, each of one head group
   std::vector<int32_t> work_tile_groups;  ///< of each work tile
   std::vector<TileRange> runs;            ///< of all masks, as are the following
   std::vector<RowInterval> intervals;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Lists of a backward pass with keys at rest, of blocks that each head group chose: a part of NOTE [block image].
+// Lists of a KV-stationary backward pass, of blocks that each head group chose: a part of NOTE [block image].
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@
 
 namespace tangram::schedule {
 
-/// Keys of a tile at rest, and queries of a step.
+/// Keys of a stationary tile, and queries of a step.
 inline constexpr int kKeyTileRows = 128, kKeyStepQueries = 64;
 
-/// How work tiles are scheduled, whatever the mask: every K/V head has one for each tile of keys, also for one that
-/// nobody sees, in equally many pieces. Piece by piece of K/V head by K/V head, as scattered_sections() has it, so that
-/// what runs at a time shares queries; of a piece the tiles with most to do first.
+/// How work tiles are scheduled, whatever the mask: every K/V head has one for each tile of keys, also for fully masked
+/// tiles, in equally many pieces. Order: K/V head by K/V head, piece by piece, as scattered_sections() has it, so that
+/// concurrent work tiles share queries. In a piece the longest tiles come first.
 struct KeyTileSchedule {
   int32_t num_tiles = 0;
   int32_t head_splits = 1;
@@ -37,8 +37,8 @@ struct KeyTileSchedule {
   TANGRAM_HOST_DEVICE int64_t place(int32_t mask, int32_t i, int64_t before) const {
     return (int64_t{mask} * work_tiles_of_tile() + i) * num_tiles + before;
   }
-  /// The i-th itself; `of_tile` has what is the same for all. Of a tile that nobody sees one is whole and writes zeros,
-  /// the others have no keys.
+  /// The i-th itself; `of_tile` has what is the same for all. Of a fully masked tile one is whole and writes zeros, the
+  /// others have no keys.
   TANGRAM_HOST_DEVICE WorkTile work_tile(const WorkTile& of_tile, int32_t mask, int32_t i, int32_t visits) const {
     const int32_t number = mask * work_tiles_of_tile() + i, group = heads_q / heads_kv;
     const int32_t head = number / head_splits, head_split = number % head_splits;
@@ -64,8 +64,8 @@ struct KeyLists {
   std::vector<RowInterval> intervals;
 };
 
-/// Whether there are so many tiles that kernels with keys at rest are faster than those that gather: few tiles in many
-/// pieces spend their time adding these up (docs/devlog/2026-11-25-block-buffers.md).
+/// Whether there are so many tiles that KV-stationary kernels are faster than gathering ones: few tiles in many pieces
+/// spend their time adding these up (docs/devlog/2026-11-25-block-buffers.md).
 bool has_many_key_tiles(const AttnShape& shape, const GpuModel& gpu);
 
 /// Whether all queries of each tile see something, or none does, so that kernels need not ask which.

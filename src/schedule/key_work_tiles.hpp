@@ -11,7 +11,7 @@
 
 namespace tangram::schedule {
 
-inline constexpr int32_t kWorkTileZeroRows = 1;  ///< some rows of the key tile are nobody's: zero them (see `covered`)
+inline constexpr int32_t kWorkTileZeroRows = 1;  ///< some rows of the key tile have no query: zero them (see `covered`)
 inline constexpr int32_t kWorkTileOddPhase = 2;  ///< set by the kernel: phase of the barriers of K and V
 inline constexpr int32_t kWorkTileDescending = 4;  ///< likewise: as Walk
 inline constexpr int32_t kWorkTileHeadsInside = 8;
@@ -40,10 +40,9 @@ struct alignas(16) WorkTile {
   int32_t kv_head = 0;
   int32_t head_begin = 0;
   int32_t head_end = 0;
-  int32_t num_steps = 0;  ///< (query head, query tile) pairs of this work tile
-  int32_t head_split =
-      0;  ///< of num_head_splits work tiles with the same keys and KV head, scheduled in the order of their
-          ///< pieces; the kernel changes it to their order of ending, unless calls are deterministic
+  int32_t num_steps = 0;   ///< (query head, query tile) pairs of this work tile
+  int32_t head_split = 0;  ///< of num_head_splits work tiles with the same keys and KV head, in scheduled order; the
+                           ///< kernel changes it to their order of ending, unless calls are deterministic
   int32_t num_head_splits = 1;
   int32_t accum_tile = 0;  ///< where the pieces add up
   int32_t flags = 0;

@@ -19,8 +19,8 @@ constexpr double kWholeCost = 1.5;
 constexpr double kPartCost = 2.5;
 // The kernel that merges, its launch alone.
 constexpr double kMergeCost = 2;
-// Splitting must pay by this factor, and is not looked at below so many steps of the longest work tile or from so many
-// work tiles a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
+// Splitting must pay by this factor. It is not tried below so many steps of the longest work tile, or from so many work
+// tiles a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
 constexpr double kWantedGain = 1.25;
 constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostWorkTiles = 2;
@@ -108,8 +108,8 @@ class Cutter {
     result_.list.runs.push_back(part);
   }
 
-  /// Longest first, in eighths of the longest; then first parts first, since the keys that are there already come first
-  /// in work tiles for awaited keys. Work tiles that are not sorted by length are all of those.
+  /// Longest first, in eighths of the longest; then first parts first, since present keys come first in work tiles for
+  /// awaited keys. Work tiles that are not sorted by length are all for awaited keys.
   void sort_parts() {
     if (result_.list.work_tiles.empty()) return;
     std::vector<size_t> order(result_.list.work_tiles.size());
@@ -168,7 +168,7 @@ struct Search {
     return sum * static_cast<double>(num_groups) / num_sms;
   }
 
-  /// WorkTiles [begin, end) of the list, in their parts, longest first.
+  /// Work tiles [begin, end) of the list, in their parts, longest first.
   void schedule_parts(Multiprocessors& sms, const std::vector<int64_t>& num_parts, size_t begin) const {
     std::vector<std::pair<int64_t, double>> parts;  // steps, cost
     for (size_t i = begin; i < steps.size(); ++i) {

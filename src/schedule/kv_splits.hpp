@@ -43,14 +43,14 @@ PartList cut_work_tiles(const TileList& tiles, int64_t max_steps);
 /// The same, work tile i into num_parts[i] parts.
 PartList cut_work_tiles(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
-/// The work tiles in parts where that is much faster, by a simulation of schedule and what the
-/// merging of parts costs; nothing for other masks, among them all with many tiles. Each work tile runs once for each
-/// of `num_groups` groups of heads. O(tiles), for masks with many tiles O(1).
+/// The work tiles in parts if that is much faster, by a simulation of the schedule and of the cost of combining parts;
+/// nothing for other masks, among them all with many tiles. Each work tile runs once for each of `num_groups` groups of
+/// heads. O(tiles), for masks with many tiles O(1).
 std::optional<PartList> split_work_tiles(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
                                          const GpuModel& gpu);
 
-/// Steps that the multiprocessor which ends last is predicted to take, what comes with work tiles included, where whole
-/// work tiles of these steps are scheduled longest first, each once for each of `num_groups` groups of heads.
+/// Steps that the multiprocessor which ends last is predicted to take, with the cost of work tiles, if whole work tiles
+/// of these steps are scheduled longest first, each once for each of `num_groups` groups of heads.
 double whole_work_tiles_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

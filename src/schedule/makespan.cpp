@@ -124,7 +124,7 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how
       const int64_t count = in.extents.of_keys[order[at]].count;
       scheduled += heads * piece_costs.of_all(count, pieces_of(count));
     }
-    // Of a section, half steps from the begin of a work tile on, and how long after the group's end by an even share an
+    // Of a section, half steps from the begin of a work tile on, and how long after the group's end by an even share a
     // work tile ends at most.
     struct Section {
       int64_t rest = 0;

@@ -17,8 +17,7 @@ namespace tangram::schedule {
 /// (benchmarks/schedule/fit_tile_schedules.cpp).
 struct WorkTileCosts {
   double work_tile = 3;  ///< its begin and end
-  double join =
-      2.5;  ///< of a piece that joins one other; pieces scheduled together end together, and slow each other down
+  double join = 2.5;     ///< of a piece that joins one other; concurrent pieces end together, and slow each other down
 };
 
 /// A mask on a GPU. `arrives`: see choose_tile_schedule.
@@ -33,12 +32,12 @@ struct Setting {
 double makespan(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {},
                 double enough = std::numeric_limits<double>::infinity());
 
-/// What no schedule falls below, and what this one does not, since its longest work tile takes so long.
+/// Lower bounds: of every schedule, and of this one, since its longest work tile takes so long.
 double least_makespan(const Setting& in, const WorkTileCosts& costs = {});
 double longest_work_tile(const Setting& in, const TileSchedule& how, const WorkTileCosts& costs = {});
 
-/// Between what the makespan lies, without playing it: a work tile begins when all that is scheduled before it, evenly
-/// shared, is done, at the latest. Nothing where keys are awaited, and for schedules that change towards the end.
+/// Bounds of the makespan without a simulation: a work tile begins, at the latest, when all work scheduled before it,
+/// evenly shared, is done. Nothing if keys are awaited, and for schedules that change towards the end.
 struct Bounds {
   double least = 0, most = 0;
 };

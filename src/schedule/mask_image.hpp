@@ -16,9 +16,9 @@
 namespace tangram::schedule {
 
 /// NOTE [image] Arrays whose length depends on the mask, and that can be long, stand behind each other at the end, so
-/// that a copy ends with what the mask fills. Whoever points into them says so by an index from the begin of the image:
+/// that a copy ends with what the mask fills. References into them are indices from the begin of the image:
 /// TileRange::interval_begin, RangeQueryTiles::segment. Query tiles that a mask leaves unused are empty; those of the
-/// forward pass (TileList::work tiles) are always as many.
+/// forward pass (TileList::work_tiles) are always as many.
 class ImageLayout {
  public:
   /// `forward`, `backward`: shapes of the tiles of the two lists. Throws InvalidArgument for a capacity that is not

@@ -18,7 +18,7 @@ struct LocalRange {
   int64_t turn = 0;
 };
 
-/// The awaited keys as disjoint stretches in key order.
+/// The awaited keys as disjoint ranges in key order.
 class ReadyFlags {
  public:
   explicit ReadyFlags(std::span<const KeyReadyFlag> ready_flags) {
@@ -46,7 +46,7 @@ class ReadyFlags {
     return num_before_[last] + std::min(key, late_[last].keys.end) - late_[last].keys.begin;
   }
 
-  /// Calls visit(stretch) for all of `keys`, cut where arrivals meet, in key order.
+  /// Calls visit(range) for all of `keys`, cut where arrivals meet, in key order.
   template <class Visit>
   void for_each(const Range& keys, const Visit& visit) const {
     auto next = std::upper_bound(late_.begin(), late_.end(), keys.begin,
@@ -97,7 +97,7 @@ class Orderer {
     const size_t count = std::min(tiles_.work_tiles.size(), static_cast<size_t>(first_wave));
     std::vector<Candidate> front;
     front.reserve(2 * count);
-    int64_t least = -1;  // keys present of the last of `count` work tiles: what has no more comes behind them
+    int64_t least = -1;  // keys present of the last of `count` work tiles: a work tile without more comes behind them
     const auto keep_first = [&] {
       const auto last = front.begin() + static_cast<std::ptrdiff_t>(count) - 1;
       std::nth_element(front.begin(), last, front.end(), before);
@@ -167,14 +167,14 @@ class Orderer {
     return cut;
   }
 
-  /// Behind those that come as early.
+  /// Behind the parts that come as early.
   void add_part(const Part& part) {
     const auto after = std::upper_bound(parts_.begin(), parts_.end(), part.turn,
                                         [](int64_t turn, const Part& other) { return turn < other.turn; });
     parts_.insert(after, part);
   }
 
-  /// A run in stretches of whole tiles of keys, which come when their last key does: cuts anywhere else would leave
+  /// A run in ranges of whole tiles of keys, which come when their last key does: cuts anywhere else would leave
   /// tiles partly filled on both sides.
   void find_whole_tiles(const TileRange& run) {
     const int64_t begin = run.k_begin, block = tiles_.shape.block_n;

@@ -15,7 +15,7 @@ namespace {
 /// that meet there. Of slices sorted by their first row.
 std::vector<int64_t> separations(const std::vector<AttnSlice>& slices) {
   std::vector<int64_t> result;
-  std::vector<AttnSlice> open;  // those that reach the current row
+  std::vector<AttnSlice> open;  // slices that reach the current row
   for (size_t i = 0; i < slices.size();) {
     const int64_t row = slices[i].q_range.begin;
     std::erase_if(open, [&](const AttnSlice& slice) { return slice.q_range.end < row; });

@@ -23,7 +23,7 @@ inline int64_t steps_of_keys(int64_t keys, int64_t block_n) {
   return static_cast<uint32_t>(keys + block_n - 1) / static_cast<uint32_t>(block_n);
 }
 
-/// Those that a work tile steps over, `runs` being those of its list.
+/// Steps of a work tile, `runs` being those of its list.
 inline int64_t work_tile_steps(const MaskTile& work_tile, std::span<const TileRange> runs, int64_t block_n) {
   int64_t steps = 0;
   for (int32_t r = work_tile.run_begin; r < work_tile.run_end; ++r) {

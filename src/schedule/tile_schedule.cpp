@@ -59,7 +59,7 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     const std::optional<Bounds> bounds = makespan_bounds(in, *how);
     if (cost_factor * (bounds ? bounds->least : longest_work_tile(in, *how)) > best.cost) continue;
     how->heads_innermost = walks_heads_inside(*how, same_begin, spread, in.shape);
-    // The first one need not be played where all others must take longer. What it takes nobody asks then.
+    // The first one need not be played where all others must take longer. Its makespan is then not needed.
     const double others = i + 1 < count ? slowness_of(*forms[i + 1]) * least : std::numeric_limits<double>::infinity();
     if (of_best == nullptr && bounds && cost_factor * bounds->most < others) return {*how, others};
     const double steps = played && in.arrives.empty() ? *played : makespan(in, *how, {}, best.cost / cost_factor);
@@ -83,7 +83,7 @@ std::optional<TileSchedule> choose_scattered(const Setting& in, const Visits& vi
       scattered_pieces(in.shape.seqlen_q, in.shape.head_dim, group, in.gpu.l2_bytes, in.gpu.has_slow_memory());
   const bool unequal = are_unequal(visits.long_work_tiles, visits.work_tiles);
   const bool cuts =
-      most > fewest && (unequal || visits.long_work_tiles == 0);  // few long ones are better scheduled by length
+      most > fewest && (unequal || visits.long_work_tiles == 0);  // few long ones are better cut by length
   const double uneven = !cuts ? 1.1 : unequal ? 1.5 : 1.25;
   std::optional<TileSchedule> best;
   double least = uneven * even_steps(in), cost_factor = 1;

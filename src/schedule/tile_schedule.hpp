@@ -32,19 +32,18 @@ inline bool can_cut(int group, int head_splits) {
 /// The first of `group` heads that belongs to a piece, whose last one ends where the next piece begins.
 inline int first_head_of_split(int group, int head_splits, int head_split) { return group * head_split / head_splits; }
 
-/// How the work tiles are cut and scheduled. Every work tile is cut into `pieces` by query heads. The pieces of all KV
-/// heads, in the order of the heads, are scheduled in sections of `together` of them (0: all), one section after the
-/// other; in a section in the order of `Extents::order`. What is scheduled last decides how evenly the multiprocessors
-/// end: the last section may have more of them (`joint`), and pieces by length may grow shorter towards the end
-/// (`guided_divisor`).
+/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` pieces by query heads. The
+/// pieces of all KV heads, in the order of the heads, are scheduled in sections of `heads_in_l2` of them (0: all), one
+/// section after the other. Within a section the order is `Extents::order`. The last pieces decide how evenly the
+/// multiprocessors end: the last section may have more of them (`last_wave_heads`), and pieces by length may shrink
+/// towards the end (`guided_divisor`).
 struct TileSchedule {
   int head_splits = 1;
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
-  bool by_document =
-      false;  ///< one group of work tiles that share queries after the other, each by itself scheduled so
-  /// Unless 0: a work tile is in as few pieces as leave each of them at most so many steps (`pieces`: the most of
-  /// them), all pieces of a work tile are scheduled together, the longest pieces first, and `together` counts KV heads.
+  bool by_document = false;  ///< groups of work tiles that share queries one after the other, each scheduled by itself
+  /// Max steps per piece; 0: no limit. Else a work tile is in as few pieces as that needs (at most `head_splits`). All
+  /// pieces of a work tile are scheduled together, the longest pieces first, and `heads_in_l2` counts KV heads.
   int max_steps = 0;
   /// With max_steps, unless 0: pieces may be longer than that, by section, as long as one part in so many of all steps
   /// that are still to be scheduled. So few work tiles are cut before the end.
@@ -54,10 +53,10 @@ struct TileSchedule {
   friend bool operator==(const TileSchedule&, const TileSchedule&) = default;
 };
 
-/// The fastest of a few forms (tile_schedule_candidates.hpp) by a simulation of the multiprocessors, times how slow a
-/// form is. `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty: from the start.
-/// Then order_by_readiness becomes the order of `extents` if that is faster than to wait where tiles are.
-/// `deterministic`: for calls in which additions happen in the order of schedule.
+/// The fastest of a few candidates (tile_schedule_candidates.hpp) by a simulation of the multiprocessors, times the
+/// candidate's cost factor. `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty:
+/// from the start. Then order_by_readiness becomes the order of `extents` if that is faster than to wait where tiles
+/// are. `deterministic`: for calls in which additions happen in scheduled order.
 TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                                   std::span<const double> arrives = {}, bool deterministic = false);
 
@@ -74,10 +73,9 @@ inline int head_splits_for(int64_t max_steps, int64_t steps, int most) {
   return head_splits;
 }
 
-/// Calls visit(index into of_keys, first, last, pieces) in the order of schedule: the pieces [first, last) of this key
-/// tile are scheduled one after the other, counted over all KV heads: piece p of head h is number h * pieces + p.
-/// Pieces of a work tile come in order, and all query heads see the key tiles in the same order, but with
-/// guided_divisor.
+/// Calls visit(index into of_keys, first, last, pieces) in scheduled order: the pieces [first, last) of this key tile
+/// are scheduled one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of
+/// a work tile come in order, and all query heads see the key tiles in the same order, but with guided_divisor.
 template <typename Visit>
 void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {
   const std::vector<size_t>& order = how.by_document ? extents.by_group : extents.order;
@@ -169,7 +167,7 @@ void for_each_work_tile(const Extents& extents, int num_heads_kv, const TileSche
   });
 }
 
-/// At least as many as schedule() visits.
+/// At least as many as for_each_work_tile() visits.
 inline size_t most_work_tiles(const Extents& extents, int num_heads_kv, const TileSchedule& how) {
   const auto heads = static_cast<size_t>(num_heads_kv);
   size_t head_splits = 0;  // of a head

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The few ways of schedule that are tried on a mask, and how much longer each takes than its makespan says.
+// The few schedule candidates that are tried on a mask, and how much longer each takes than its makespan says.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ inline ScheduleClass kind_of(const Extents& extents, double spread) {
   return extents.group_ends.size() > 1 ? ScheduleClass::kPacked : ScheduleClass::kNested;
 }
 
-/// By ScheduleClass, how many times its makespan a form takes, beside other forms; 0: not tried on such masks.
+/// By ScheduleClass, how many times its makespan a candidate takes, beside other candidates; 0: not tried on such
+/// masks.
 using CostFactors = std::array<double, kNumScheduleClasses>;
 
 struct ScheduleCandidate {
@@ -39,18 +40,17 @@ struct ScheduleCandidate {
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
   bool by_document = false;
-  /// As search_l2_tile_schedule: `pieces` and `together` follow. Measured on nested work tiles.
+  /// As search_l2_tile_schedule: `head_splits` and `heads_in_l2` follow. Measured on nested work tiles.
   bool cached = false;
-  double most_share = 0;  ///< unless 0: max_steps, as a share of what every multiprocessor does; `pieces` do not count
+  double most_share = 0;     ///< unless 0: max_steps, as a share of what every multiprocessor does; ignores head_splits
   double share_of_rest = 0;  ///< with most_share, unless 0: pieces up to this share of what is left for each of them
   CostFactors cost_factor = {};  ///< of calls whose additions have no order
   CostFactors deterministic = {};
 };
 
 /// What benchmarks/schedule/fit_tile_schedules prints of docs/results/tile_schedules_tried_h200.csv and of
-/// tile_schedules_h200.csv, held against them by tests/schedule/tile_schedule_fit_test.cpp. Only what forms of one
-/// column are beside each other counts. To try another form, add it here with slowness 1, measure
-/// (time_tile_schedules), fit.
+/// tile_schedules_h200.csv, checked by tests/schedule/tile_schedule_fit_test.cpp. Only the ratios of candidates within
+/// a column count. To try another candidate, add it here with cost factor 1, measure (time_tile_schedules), fit.
 // clang-format off
 inline constexpr std::array kScheduleCandidates{
     ScheduleCandidate{.head_splits = 1, .cost_factor = {1, 1, 1}, .deterministic = {1, 1, 1}},
@@ -79,12 +79,12 @@ inline bool walks_heads_inside(const TileSchedule& how, bool same_begin, double 
 
 /// In a section all work tiles of a document begin at once and with the same query tile. In deterministic calls each
 /// waits there for its turn, once for each of its heads and of its predecessors: a work tile of one head waits as long
-/// as it works. So below so many heads a work tile, deterministic calls are not scheduled in sections.
+/// as it works. So deterministic calls with fewer heads a work tile are not scheduled in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
-/// Whether deterministic calls are not scheduled so: in sections of few heads; and in sections by the cache unless
-/// there are more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96
-/// to 1.11 times). `even`: as in schedule_of.
+/// Whether deterministic calls avoid the schedule: sections of few heads, and sections by the cache unless there are
+/// more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96 to 1.11 times).
+/// `even`: as in schedule_of.
 inline bool waits_in_sections(const ScheduleCandidate& form, const TileSchedule& how, const AttnShape& shape,
                               double even) {
   if (how.heads_in_l2 > 0 && has_few_heads(shape)) return true;
@@ -94,7 +94,7 @@ inline bool waits_in_sections(const ScheduleCandidate& form, const TileSchedule&
   return sections <= 4 || even < 150 * sections;
 }
 
-/// The first of the schedules with the least makespan, keys being there. `steps`: that makespan, where it was played.
+/// The first of the schedules with the least makespan, keys being there. `steps`: that makespan, if it was simulated.
 struct Quickest {
   TileSchedule how;
   std::optional<double> steps;
@@ -161,8 +161,9 @@ inline Quickest search_l2_tile_schedule(const Setting& in) {
   return quickest(in, offers);
 }
 
-/// The schedule of a form, without heads_innermost; none where the heads of a group cannot be cut so. `even`: steps of
-/// each multiprocessor if all did as much. `steps`: its makespan without awaited keys, where it was played to find it.
+/// The schedule of a candidate, without heads_innermost; none if the heads of a group cannot be cut so. `even`: steps
+/// of each multiprocessor if all did as much. `steps`: its makespan without awaited keys, if it was simulated to find
+/// the schedule.
 inline std::optional<TileSchedule> schedule_of(const ScheduleCandidate& form, const Extents& extents,
                                                const AttnShape& shape, const GpuModel& gpu, double even,
                                                std::optional<double>* steps = nullptr) {

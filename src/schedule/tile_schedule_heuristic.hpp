@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One way of schedule the work tiles of a backward pass for all masks: that of lists which a GPU builds (builder/),
-// where a simulation of the multiprocessors would be a walk over all work tiles by one thread. Host and GPU run it
-// alike.
+// One rule that schedules the work tiles of a backward pass for all masks. It is for lists that a GPU builds
+// (builder/), where a simulation of the multiprocessors would be a walk over all work tiles by one thread. Host and GPU
+// run it alike.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ TANGRAM_HOST_DEVICE inline bool zeroes_sums(bool same_begin, bool scattered, int
 }
 
 /// What one group of unequal work tiles is, as of a causal mask: `longest` visits more than one and a half times as
-/// many query tiles as the mean of `work tiles` that visit any, in all `visits`. It is scheduled in sections of as many
+/// many query tiles as the mean of `work_tiles` that visit any, in all `visits`. It is scheduled in sections of as many
 /// query heads as the L2 cache holds what belongs to them (ScheduleCandidate::cached).
 TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t work_tiles, int64_t visits) {
   return 2 * longest * work_tiles > 3 * visits;
@@ -98,7 +98,7 @@ TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int
   return {head_splits, most};
 }
 
-/// Whether one of `work tiles`, which visit `visits` tiles in all, visits more than twice their mean.
+/// Whether one of `work_tiles`, which visit `visits` tiles in all, visits more than twice their mean.
 TANGRAM_HOST_DEVICE constexpr bool is_long(int64_t count, int64_t work_tiles, int64_t visits) {
   return count * work_tiles > 2 * visits;
 }

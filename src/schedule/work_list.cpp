@@ -114,8 +114,8 @@ double seconds_before(const AttnShape& shape, bool zeroes_sums) {
   return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / h200::kStreamBytesPerS;
 }
 
-/// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call: nobody can
-/// know, but what comes is known, and one link carries it. By index into of_keys; empty where all keys come while the
+/// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call. This is an
+/// estimate: the amount is known, and one link carries it. By index into of_keys; empty where all keys come while the
 /// kernels before the main one run: then tiles are scheduled as if none were awaited.
 std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
                                    const AwaitedKeys& awaited_keys, double before_s) {
@@ -162,8 +162,8 @@ std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& 
   return work_tiles;
 }
 
-/// Appends the work tiles of all KV heads, or those of one of several head groups, in the order of schedule; returns
-/// how many of them are in pieces. `before`: null, or gets WorkList::scheduled_before.
+/// Appends the work tiles of all KV heads, or those of one of several head groups, in scheduled order; returns how many
+/// of them are in pieces. `before`: null, or gets WorkList::scheduled_before.
 int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<WorkTile>& of_tiles,
                         const Extents& extents, const AttnShape& shape, const TileSchedule& how,
                         const TileScheduleOptions& options, std::vector<double>* before) {

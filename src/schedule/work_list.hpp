@@ -24,7 +24,7 @@ namespace tangram::schedule {
 struct WorkList {
   /// Of default calls, or, of BackwardCalls::kDeterministic, of deterministic ones.
   std::vector<WorkTile> work_tiles;
-  /// BackwardCalls::kBoth: as deterministic calls are scheduled; empty: as work tiles.
+  /// BackwardCalls::kBoth: as deterministic calls are scheduled; empty: as `work_tiles`.
   std::vector<WorkTile> deterministic_work_tiles;
   std::vector<TileRange> runs;  ///< those of the tile list
   std::vector<RangeQueryTiles> run_tiles;
@@ -36,14 +36,13 @@ struct WorkList {
   bool zeroed_sums = true;                        ///< dq is added to zeros, else the first addition stores
   std::vector<DqOrderSegment> dq_order_segments;  ///< of all runs, in deterministic calls; empty where there are none
   int32_t num_masks = 1;                          ///< see NOTE [tables of masks]
-  /// With TileScheduleOptions::num_groups, of each of `work tiles`: what share of all steps is scheduled before it.
+  /// With TileScheduleOptions::num_groups, of each of `work_tiles`: what share of all steps is scheduled before it.
   std::vector<double> scheduled_before;
 };
 
 struct TileScheduleOptions {
   BackwardCalls calls = BackwardCalls::kBoth;
-  /// So scheduled instead of as choose_tile_schedule finds, for measurements
-  /// (benchmarks/schedule/time_tile_schedules.cpp).
+  /// Overrides choose_tile_schedule, for measurements (benchmarks/schedule/time_tile_schedules.cpp).
   std::optional<TileSchedule> given;
   /// By heuristic_tile_schedule, as lists that a GPU builds; of default calls.
   bool by_rule = false;
@@ -54,9 +53,9 @@ struct TileScheduleOptions {
   int group = 0;
 };
 
-/// Work tiles of all KV heads, in the order of schedule that `choose_tile_schedule` finds for the GPU; where keys
-/// are awaited, in the order in which they come before all else. `tiles` is the list of the transposed `slices`, of a
-/// shape that follows the mask, with 64 queries a step.
+/// Work tiles of all KV heads, in the order that `choose_tile_schedule` finds for the GPU; if keys are awaited, in the
+/// order in which they come before all else. `tiles` is the list of the transposed `slices`, of a shape that follows
+/// the mask, with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                         const GpuModel& gpu, const AwaitedKeys& awaited_keys = {},
                         const TileScheduleOptions& options = {});

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests of gradients over token indices add to their problems: NaN where nobody looks, results of the forward
-// pass, and zeros that must be zeros.
+// What tests of gradients over token indices add to their problems: NaN in values that must not be read, results of the
+// forward pass, and zeros that must be zeros.
 #pragma once
 
 #include "attn/token_problem.hpp"
@@ -35,7 +35,7 @@ inline void fill_results(RandomTokens& r, const reference::TokenResult& expected
   }
 }
 
-/// Gradients of queries that see nothing, and of keys that nobody sees, are zeros.
+/// Gradients of queries that see nothing, and of keys that no query sees, are zeros.
 inline void expect_zeros(const RandomTokens& r) {
   const AttnShape& s = r.shape;
   std::vector<bool> is_seen(static_cast<size_t>(s.seqlen_k * s.num_heads_kv));

@@ -92,8 +92,8 @@ inline bool fill_list(const TokenCase& c, int64_t row, std::mt19937& random, int
   return true;
 }
 
-/// Standard normal, rounded to the dtype, as the problem then has them; NaN where `named` says that nobody looks, and
-/// in gaps.
+/// Standard normal, rounded to the dtype, as the problem then has them; NaN in gaps and in values that, by `named`, are
+/// not read.
 inline HostTensor make(DType dtype, int64_t rows, int heads, int dim, bool strided, std::mt19937& random,
                        const std::vector<bool>& named, std::vector<double>& values) {
   const int gap = strided ? 1 : 0;

@@ -191,7 +191,7 @@ TEST(BadInput, MoreRanksThanOneProcessHoldsAreRefusedBeforeTheyArePlanned) {
   }
 }
 
-// They had no effect, and nobody said so.
+// They had no effect, without a message.
 TEST(BadInput, ParametersOfOtherStrategiesAreRefusedRatherThanIgnored) {
   const std::vector<std::string> base{"plan", "--family", "causal", "--seqlen", "1024", "--cp-size", "4"};
   const BadCase cases[] = {

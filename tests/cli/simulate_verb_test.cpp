@@ -254,7 +254,7 @@ TEST(DoctorVerb, MeasuringGpusNeedsAFileAndGpus) {
   const TempFolder folder;
   EXPECT_EQ(run_program({"doctor", "--gpus", "2"}).code, 2);
   const ProgramResult result = run_program({"doctor", "--measure", folder.path("machine.json"), "--gpus", "64"});
-  EXPECT_EQ(result.code, 3);  // nobody has so many
+  EXPECT_EQ(result.code, 3);  // no machine has so many
   EXPECT_THAT(result.err, HasSubstr("--gpus: "));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }

@@ -179,8 +179,8 @@ void merges_partial_results_by_lse(Communicator& comm) {
   const int rank = comm.rank(), size = comm.size();
   constexpr int kHeads = 2, kDim = 3;
   constexpr int64_t kRows = 6;
-  // Row 3 is seen by nobody; row 4 only by odd ranks, whose even peers hold NaN there; row 5 only by the last rank, for
-  // which it is NaN.
+  // No rank sees row 3; row 4 only odd ranks see, whose even peers hold NaN there; row 5 only the last rank, for which
+  // it is NaN.
   const auto lse_of = [size](int r, int64_t row, int head) {
     if (row == 3 || (row == 4 && r % 2 == 0) || (row == 5 && r != size - 1)) return -kInfinity;
     if (row == 5) return std::nanf("");
@@ -225,7 +225,7 @@ void merges_partial_results_by_lse(Communicator& comm) {
         for (int d = 0; d < kDim; ++d) sums[d] += weight * out_of(r, row, head, d);
       }
       if (total == 0) {
-        // A rank alone keeps what it has; merged rows that nobody saw are zero.
+        // A rank alone keeps what it has; merged rows that no rank saw are zero.
         EXPECT_EQ(lse.at(row, head, 0), -kInfinity);
         if (size > 1) {
           for (int d = 0; d < kDim; ++d) EXPECT_EQ(out.at(row, head, d), 0);

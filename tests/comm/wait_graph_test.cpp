@@ -29,18 +29,18 @@ TEST(WaitGraph, BlamesTheRankAtTheEndOfTheChain) {
   EXPECT_THAT(graph.silent(std::vector{1, 5}, 101), ElementsAre(5, 11));
 }
 
-TEST(WaitGraph, WhatWasSaidLongAgoExcusesNobody) {
+TEST(WaitGraph, OldMessagesExcuseNoRank) {
   WaitGraph graph({0, 3}, kTimeout_s);
   graph.hear(1, waiting_for(1, 3, {2}), 100);
   EXPECT_THAT(graph.silent(std::vector{1}, 107), ElementsAre(2));
   EXPECT_THAT(graph.silent(std::vector{1}, 109), ElementsAre(1));
-  // Nor does a rank that waits for nobody, or a message that is none.
+  // Nor does a rank that waits for no rank, or an invalid message.
   graph.hear(2, waiting_for(2, 3, {}), 109);
   graph.hear(1, std::vector<char>(7, '\xff'), 109);
   EXPECT_THAT(graph.silent(std::vector{1, 2}, 109), ElementsAre(1, 2));
 }
 
-TEST(WaitGraph, KnowsNobodyToBlameWhereAllWaitForEachOther) {
+TEST(WaitGraph, BlamesNoRankWhereAllWaitForEachOther) {
   WaitGraph graph({0, 3}, kTimeout_s);
   graph.hear(1, waiting_for(1, 3, {2}), 100);
   graph.hear(2, waiting_for(2, 3, {0, 1}), 100);

@@ -16,7 +16,7 @@
 namespace tangram {
 namespace {
 
-TEST(AsyncTask, WorkIsDoneOnceWhoeverDoesIt) {
+TEST(AsyncTask, WorkIsDoneOnceByAnyThread) {
   for (int round = 0; round < 2000; ++round) {
     int done = 0;  // by one thread, whose writes the other sees
     AsyncTask ahead([&] { ++done; });
@@ -28,7 +28,7 @@ TEST(AsyncTask, WorkIsDoneOnceWhoeverDoesIt) {
   }
 }
 
-TEST(AsyncTask, SomebodyBeginsItWithoutBeingAsked) {
+TEST(AsyncTask, AWorkerThreadBeginsItUnasked) {
   std::atomic<bool> done = false;
   const AsyncTask ahead([&] { done = true; });
   while (!done) std::this_thread::yield();

@@ -93,7 +93,7 @@ TEST(HostPool, RandomTraffic) {
   EXPECT_EQ(pool.use().used_bytes, 0);
 }
 
-TEST(HostPool, WhatNobodyTakesIsReturned) {
+TEST(HostPool, UnusedBlocksAreReturned) {
   HostPool pool(int64_t{64} << 20);
   pool.release(pool.allocate(32 * kMiB), 32 * kMiB);
   for (uint64_t i = 0; i + 1 < HostPool::kMaxAge; ++i) {

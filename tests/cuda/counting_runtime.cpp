@@ -78,7 +78,7 @@ cudaError_t count(int64_t& what) {
   return cudaSuccess;
 }
 
-/// A handle that nobody looks into.
+/// An opaque handle.
 template <class Handle>
 cudaError_t make_handle(Handle* handle) {
   *handle = reinterpret_cast<Handle>(uintptr_t{16});

@@ -64,7 +64,7 @@ void set_devices(int devices);
 void set_captured(bool captured);
 /// Streams that callers name from now on are others than those with the same handles before.
 void set_stream_generation(uint64_t generation);
-/// Copies of events from now on have run, or have not until somebody waits for them.
+/// Copies of events from now on have run, or have not until a thread waits for them.
 void set_events_ready(bool ready);
 
 }  // namespace tangram::testing

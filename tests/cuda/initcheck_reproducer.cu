@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What compute-sanitizer's initcheck says about memory that one kernel writes and the next one reads:
-// `initcheck_reproducer stores|bulk|nobody`, by ordinary stores, by a bulk copy from shared memory (as the backward
+// `initcheck_reproducer stores|bulk|unwritten`, by ordinary stores, by a bulk copy from shared memory (as the backward
 // pass on Hopper writes its sums of dq), or not at all. The program checks what was read; tools/sanitize_gpu.sh runs
 // initcheck over it. See docs/design/gpu_backends.md.
 
@@ -34,7 +34,7 @@ __global__ void bulk_kernel(float* values) {
 
 __global__ void read_kernel(const float* values, float* copies) { copies[threadIdx.x] = values[threadIdx.x] + 1; }
 
-/// `write` is null for memory that nobody writes.
+/// `write` is null for memory that no kernel writes.
 int run(void (*write)(float*)) {
   const DeviceBuffer values(kThreads * sizeof(float)), copies = DeviceBuffer::zeros(kThreads * sizeof(float));
   if (write != nullptr) write<<<1, kThreads>>>(values.as<float>());
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   const char* mode = argc == 2 ? argv[1] : "";
   if (std::strcmp(mode, "stores") == 0) return tangram::cuda::run(tangram::cuda::store_kernel);
   if (std::strcmp(mode, "bulk") == 0) return tangram::cuda::run(tangram::cuda::bulk_kernel);
-  if (std::strcmp(mode, "nobody") == 0) return tangram::cuda::run(nullptr);
-  std::fprintf(stderr, "usage: initcheck_reproducer stores|bulk|nobody\n");
+  if (std::strcmp(mode, "unwritten") == 0) return tangram::cuda::run(nullptr);
+  std::fprintf(stderr, "usage: initcheck_reproducer stores|bulk|unwritten\n");
   return 2;
 }

@@ -48,7 +48,7 @@ TEST(ListMemory, FewSizesThatAreLittleLarger) {
   EXPECT_LT(sizes.size(), 90u);
 }
 
-TEST(ListMemory, NobodyHasReadIt) {
+TEST(ListMemory, ABlockWithoutReadersIsFreeAtOnce) {
   ListMemory memory;
   const void* const first = make(memory).data();
   EXPECT_EQ(make(memory).data(), first);
@@ -159,7 +159,7 @@ TEST(ListMemory, WhereAllCopiesHaveRunTheSameHostMemoryIsWrittenAgain) {
   blocks.push_back(fill());
   const std::byte* const first = written;
   blocks.push_back(fill());
-  EXPECT_NE(written, first) << "nobody has waited for its copy";
+  EXPECT_NE(written, first) << "its copy has not been waited for";
   for (const ListBlock& block : blocks) block.before_call(stream(0));
   testing::set_events_ready(false);
   blocks.push_back(fill());
@@ -222,7 +222,7 @@ TEST(ListMemory, MemoryThatWaitsIsBounded) {
 }
 
 // Lists of a million rows on one GPU: those of two passes, of other masks at each step, one step behind the host.
-TEST(ListMemory, LargeListsOfMasksThatChangeWaitForNobody) {
+TEST(ListMemory, LargeListsOfMasksThatChangeDoNotWait) {
   ListMemory memory;
   std::vector<ListBlock> kept;
   testing::RuntimeCounts before;

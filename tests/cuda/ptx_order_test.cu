@@ -76,7 +76,7 @@ __global__ void turns_kernel(int32_t* list) {
     if (threadIdx.x % 128 == 77) list[length++] = static_cast<int32_t>(warpgroup);
     ptx::named_barrier_arrive(1 + (1 - warpgroup), 256);
   }
-  if (warpgroup == 0) ptx::named_barrier_sync(1, 256);  // the turn that nobody takes
+  if (warpgroup == 0) ptx::named_barrier_sync(1, 256);  // the turn that no warpgroup takes
 }
 
 TEST(Warp, NamedBarriersPassTurns) {

@@ -42,11 +42,11 @@ TEST(HeadDimRates, DimensionsBelongToTheFirstClassThatHoldsBoth) {
   EXPECT_EQ(class_of(136, 128), std::pair(192, 128));
   EXPECT_EQ(class_of(192, 136), std::pair(256, 256));
   EXPECT_EQ(class_of(200, 8), std::pair(256, 256));
-  EXPECT_EQ(class_of(576, 512), std::pair(256, 256));  // nobody's, so that of the largest
+  EXPECT_EQ(class_of(576, 512), std::pair(256, 256));  // of no class, so the largest one
   EXPECT_EQ(find_head_dim_rate({}, 128, 128), nullptr);
 }
 
-// The default machine's classes are those that kernels are compiled for.
+// The default machine's classes are the classes that kernels are compiled for.
 TEST(HeadDimRates, ClassesAreThoseOfTheKernels) {
   EXPECT_EQ(std::size(h200::kHeadDimRates), std::size(sm90::kShapeClasses));
   for (int head_dim = 8; head_dim <= sm90::kLargestHeadDim; head_dim += 8) {

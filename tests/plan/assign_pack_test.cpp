@@ -106,7 +106,7 @@ TEST(AssignPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
   }
 }
 
-TEST(AssignPack, OthersThanPacksOfFewRanksAreNotAssignedSo) {
+TEST(AssignPack, TakesOnlyPacksOfFewRanks) {
   const auto documents = causal_documents({{0, 1024}, {1024, 4096}});
   const CutCost cuts{128, 1};
   EXPECT_FALSE(assign_pack(documents, 4096, 16, 0.01, cuts).has_value());             // many ranks

@@ -104,7 +104,7 @@ TEST(Dispatch, EveryAlgorithmByAreaGivesEqualCountsAndBalances) {
   }
 }
 
-TEST(Dispatch, ChunksThatSeeNothingOrEverythingAreAssignedOutToo) {
+TEST(Dispatch, ChunksThatSeeNothingOrEverythingAreAssignedToo) {
   for (const std::vector<int64_t>& areas :
        {std::vector<int64_t>(12, 0), std::vector<int64_t>{1000000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}}) {
     EXPECT_THAT(counts(dispatch_min_heap(areas, 4), 4), Each(3));
@@ -173,7 +173,7 @@ bool holds_in_child(const Holds& holds) {
 }
 
 // Threads search for them at once; ranks with other processors must find the same.
-TEST(Dispatch, PacksOverFewRanksAreAssignedAlikeWithAnyThreads) {
+TEST(Dispatch, PacksOverFewRanksAreAssignedAlikeWithAnyNumberOfThreads) {
   for (const int cp_size : {4, 8}) {
     const DistAttnConfig config = config_of(cp_size, DispatchAlgorithm::kAuto);
     for (unsigned seed = 0; seed < 6; ++seed) {

@@ -91,7 +91,7 @@ TEST(HeadDimRates, SecondsOfASimulationAreThoseOfTheClass) {
   }
 }
 
-// Every strategy of several ranks computes at the rate of the class, whoever moves what.
+// Every strategy of several ranks computes at the rate of the class, whatever the strategy moves.
 TEST(HeadDimRates, StrategiesAreSimulatedAtTheRatesOfTheClass) {
   const Mask mask = causal_mask(65536, 65536);
   for (const Dims& dims : kOther) {

@@ -82,7 +82,7 @@ TEST(Pack, WholeBlocksGoToTheLeastLoaded) {
   EXPECT_EQ(loads(problem, ranks)[0], loads(problem, ranks)[1]);
 }
 
-TEST(Pack, RandomDocumentsAreAssignedOutEvenly) {
+TEST(Pack, RandomDocumentsAreAssignedEvenly) {
   std::mt19937 rng(6);
   for (int n = 0; n < 300; ++n) {
     const int cp_size = 1 + static_cast<int>(rng() % 8);

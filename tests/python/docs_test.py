@@ -101,6 +101,6 @@ def test_an_example_runs_under_torchrun():
 
 
 def test_all_examples_run():
-    """An example that nobody runs would rot."""
+    """An example that no test runs would rot."""
     shown = {str(path.relative_to(ROOT / "examples")) for path in (ROOT / "examples").glob("*/*.py")}
     assert shown == {case[0] for case in test_examples.pytestmark[0].args[1]}

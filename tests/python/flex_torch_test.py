@@ -99,7 +99,7 @@ def test_compiles_without_a_graph_break_and_agrees():
         sink.grad = None
 
 
-# Of q and k, and of v: those that the kernels of a GPU are compiled for, and one between them.
+# Of q and k, and of v: the head dims that the kernels of a GPU are compiled for, and one between them.
 HEAD_DIMS = [(192, 128), (96, 96), (80, 80), (32, 32), (256, 256)]
 
 

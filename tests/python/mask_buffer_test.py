@@ -179,7 +179,7 @@ def test_what_no_row_chose_reaches_nothing():
     rng = np.random.default_rng(5)
     heads = HeadConfig(32, 4, 16, 16, "float32")
     arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4, 32)]
-    # Of two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that nobody chose.
+    # Of two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that no query chose.
     table = np.array([[[0], [-1], [2]], [[0], [1], [-1]]])
     q, k, v, dout = arrays_of
     k[16:32, :2] = v[16:32, :2] = k[32:, 2:] = v[32:, 2:] = np.nan

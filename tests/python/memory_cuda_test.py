@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Masks keep no memory but their lists, and calls compute in memory that belongs to nobody. Needs a Hopper GPU."""
+"""Masks keep no memory but their lists, and calls compute in a workspace that belongs to no mask. Needs a Hopper
+GPU."""
 
 import os
 import random

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the text of an error must say to somebody who does not know the code."""
+"""What the text of an error must say to a user who does not know the code."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes that somebody makes who does not know the code. Each error names the function that was called, the argument,
-the value that was given, and what to pass instead."""
+"""Mistakes of users who do not know the code. Each error names the function that was called, the argument, the value
+that was given, and what to pass instead."""
 
 import pytest
 

@@ -78,7 +78,7 @@ def test_strides_of_batches():
 
 
 def test_batches_by_their_layout():
-    """Those that are accepted by name, with ranges, masks of a sequence or of all, and sinks of rows."""
+    """Batch layouts that are accepted by name, with ranges, masks of a sequence or of all, and sinks of rows."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 6, n, DIM, generator=generator) for n in (HEADS, HEADS_KV, HEADS_KV))
     sink = torch.randn(2, 6, 1, HEADS, generator=generator)

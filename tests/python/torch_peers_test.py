@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""The masks that benchmarks tell PyTorch's FlexAttention are those that they tell Tangram."""
+"""Benchmarks give PyTorch's FlexAttention the same masks as Tangram."""
 
 import sys
 from pathlib import Path

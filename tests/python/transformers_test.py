@@ -69,7 +69,7 @@ def both(model, same, **inputs):
         model.zero_grad()
         logits = model(**inputs).logits
         real = inputs["attention_mask"].bool() if "attention_mask" in inputs else torch.ones(logits.shape[:2]).bool()
-        logits = logits * real[:, :, None]  # rows of padding are nobody's business
+        logits = logits * real[:, :, None]  # rows of padding do not count
         logits.square().mean().backward()
         results.append((logits.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
     return results

@@ -49,7 +49,7 @@ class DenseBackend final : public AttnBackend {
   void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
     const Prepared& prepared = static_cast<const Prepared&>(mask);
     const AttnShape& shape = prepared.shape;
-    // float64 sums, then one rounding; without accumulate the rows that nobody sees become zero.
+    // float64 sums, then one rounding; without accumulate the rows that no query sees become zero.
     std::vector<double> dq(count(args.dq)), dk(count(args.dk)), dv(count(args.dv));
     std::vector<char> touched(static_cast<size_t>(shape.seqlen_k), 0);
     if (args.dsink != nullptr) std::fill_n(args.dsink, dsink_size(shape, args.sink), 0.0f);

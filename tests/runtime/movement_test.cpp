@@ -113,7 +113,7 @@ TEST(Movement, HalfPrecisionGradientsMoveInReduceDtype) {
                         4e-2);
 }
 
-// The last rank's keys are seen by no query of others: it fetches none, and has gradients for nobody.
+// No query of others sees the last rank's keys: it fetches none, and has gradients for no other rank.
 TEST(Movement, ARankThatFetchesNothingAgreesOnTheTypeOfGradients) {
   const Mask mask = causal_mask(kSeqlen, kSeqlen);
   const DenseBackend backend;

@@ -102,7 +102,7 @@ TEST(Strategies, HcmsHasTheBitsOfUlysses) {
   }
 }
 
-// Lengths of all kinds: on one rank, on sub-groups of several sizes at once, and padding that nobody sees.
+// Lengths of all kinds: on one rank, on sub-groups of several sizes at once, and fully masked padding.
 TEST(Strategies, HybridCpOfRandomDocuments) {
   std::mt19937 rng(23);
   const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };

@@ -51,7 +51,7 @@ inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
   return c;
 }
 
-/// The same of heads of so much, where few multiprocessors have enough of few pieces.
+/// The same with `head_dim`, and few multiprocessors, for which few pieces are enough: the KV-stationary kernel.
 inline BlockCase kv_stationary_case(const BlockCase& of, int head_dim = 128) {
   BlockCase c = plain_case(of);
   c.shape.head_dim = c.shape.head_dim_v = head_dim;
@@ -160,7 +160,7 @@ struct SeenBlocks {
     std::vector<uint32_t> masks;  // words of those of the last groups
     friend bool operator==(const Backward&, const Backward&) = default;
   };
-  /// With keys at rest.
+  /// Of the KV-stationary kernel.
   struct Keys {
     WorkTile work_tile;  // without places of runs
     std::vector<TileRange> runs;

@@ -135,8 +135,8 @@ TEST(BlockLists, CapacitiesThatBlocksCannotHaveAreRefused) {
 }
 
 // Whatever the mask, work tiles are as many: of each tile of keys every query head is in one, with all steps that its
-// mask has there, and of one that nobody sees one work tile for each K/V head writes zeros.
-TEST(BlockLists, WorkTilesOfKvStationaryAreScheduledHeadByHead) {
+// mask has there, and of a fully masked tile one work tile for each K/V head writes zeros.
+TEST(BlockLists, KvStationaryWorkTilesAreScheduledHeadByHead) {
   std::mt19937 rng(12);
   for (const int multiprocessors : {1, 16, 132}) {
     BlockCase c = kv_stationary_case(block_case(1100, 1104, 16, 4, 32, 128, 2));
@@ -181,7 +181,7 @@ TEST(BlockLists, WorkTilesOfKvStationaryAreScheduledHeadByHead) {
 }
 
 // Keys of a tile that see other queries each, of masks of the host: runs have intervals of their own.
-TEST(BlockLists, KvStationaryOfMasksOfTheHost) {
+TEST(BlockLists, KvStationaryListsOfMasksOfTheHost) {
   const BlockCase c = kv_stationary_case(block_case(512, 512, 8, 2, 32, 128, 2));
   BuiltBlocks images(c);
   const BlockImageLayout& layout = images.layout();

@@ -42,7 +42,7 @@ TEST(BuildRanges, BandsOfOneRectangle) {
   images.expect_as_host(slices_of(typed));
 }
 
-// One group of unequal work tiles is scheduled in sections of heads; some keys are seen by nobody.
+// One group of unequal work tiles is scheduled in sections of heads; some keys are fully masked.
 TEST(BuildRanges, SectionsOfANestedMask) {
   for (const auto& [heads_q, heads_kv] : {std::pair{16, 4}, {16, 2}, {12, 4}, {6, 6}, {10, 2}, {14, 2}, {64, 8}}) {
     for (const int32_t rows : {1000, 6000, 12'000, 30'000}) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The orders of extents against what sorting says, and the spread against a walk over all work tiles.
+// The orders of extents against sorted ones, and the spread against a walk over all work tiles.
 #include "schedule/extents.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ TEST(Extents, OrdersAreThoseOfSorting) {
   for (int trial = 0; trial < 5000; ++trial) {
     std::vector<Extent> of_keys(rng() % 12);
     for (Extent& extent : of_keys) {
-      if (rng() % 4 == 0) continue;  // keys that nobody sees
+      if (rng() % 4 == 0) continue;  // keys that no query sees
       extent.first = rng() % 20;
       extent.end = extent.first + 1 + rng() % 6;
       extent.count = 1 + rng() % 5;

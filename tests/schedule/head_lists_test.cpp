@@ -254,7 +254,7 @@ TEST(HeadLists, TablesCoverAllRowsAndNoTwoAccumTilesMeet) {
   }
 }
 
-TEST(HeadLists, TurnsFollowTheOrderOfSchedule) {
+TEST(HeadLists, TurnsFollowTheSchedule) {
   for (const HeadProblem& p : head_problems()) {
     SCOPED_TRACE(p.name);
     for (const BackwardCalls calls : {BackwardCalls::kBoth, BackwardCalls::kDeterministic}) {
@@ -293,7 +293,7 @@ TEST(HeadLists, PiecesOfAnWorkTileComeInOrderAndShareAAccumTileWithNoOthers) {
   }
 }
 
-// Backward, blocks that each K/V head chose took up to twice as long as those that all chose alike: four masks or more
+// Backward, blocks that each K/V head chose took up to twice as long as blocks that all chose alike: four masks or more
 // were walked together, whose queries and sums the L2 cache does not hold.
 TEST(HeadLists, MasksThatAreEqualAreScheduledAsOneMaskForAllHeads) {
   std::mt19937 random(3);

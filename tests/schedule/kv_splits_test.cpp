@@ -40,7 +40,7 @@ void check_runs(const TileList& list, const MaskTile& work_tile, reference::Cell
   }
 }
 
-/// Of each tile: workspace rows that nobody else has, one block a part, and the steps shared out evenly, in order.
+/// Of each tile: workspace rows that no other tile has, one block a part, and the steps shared out evenly, in order.
 void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps) {
   std::vector<int> owners(static_cast<size_t>(parts.num_rows));
   size_t num_parts = 0;
@@ -194,7 +194,7 @@ TEST(ForwardParts, TheLongestWorkTileNeedNotComeFirst) {
   EXPECT_GT(parts->tiles[0].num_parts, 8);
 }
 
-TEST(ForwardParts, OnlyTheWorkTilesScheduledLastAreCutOfManyOnes) {
+TEST(ForwardParts, OfManyWorkTilesOnlyTheLastScheduledAreCut) {
   // 86 tiles of 192 rows, 688 work tiles on 132 multiprocessors: 5.2 waves.
   AttnShape shape = shape_of(2048, 2048, 64, 8);
   shape.head_dim = shape.head_dim_v = 64;

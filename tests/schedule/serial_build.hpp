@@ -46,7 +46,7 @@ struct SliceLists {
   std::vector<AttnSlice> by_rows, by_keys;  ///< both with queries as rows
 };
 
-/// The image that the host makes of them, scheduled by rule; returns its bytes.
+/// The image that the host makes of them, scheduled by the heuristic; returns its bytes.
 inline size_t write_host_image(std::byte* to, const ImageLayout& layout, const ImageCase& c, const SliceLists& slices) {
   const AttnShape& s = c.shape;
   TileList forward;

@@ -75,8 +75,8 @@ struct ScheduleProblem {
   double spread = 0;
 };
 
-/// `p4_t1_j2_g_s96_r132_i`: pieces, together, joint, grouped, max_steps,
-/// guided_divisor, heads_innermost; what is 0 or false is left out.
+/// `p4_t1_j2_g_s96_r132_i`: head_splits, heads_in_l2, last_wave_heads, by_document, max_steps, guided_divisor,
+/// heads_innermost; what is 0 or false is left out.
 inline std::string to_text(const schedule::TileSchedule& how) {
   std::string text = fmt::format("p{}", how.head_splits);
   if (how.heads_in_l2 > 0) text += fmt::format("_t{}", how.heads_in_l2);

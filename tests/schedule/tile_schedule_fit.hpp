@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How slow each form of schedule is beside its makespan, from measured times: what kScheduleCandidates
-// (tile_schedule_candidates.hpp) has.
+// Cost factors of schedule candidates beside their makespans, from measured times, as in kScheduleCandidates
+// (tile_schedule_candidates.hpp).
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 
 namespace tangram::test {
 
-/// One mask: its forms that were measured, how long each takes beside the fastest schedule that was measured, and the
-/// logarithm of its makespan.
+/// One mask: its measured candidates, how long each takes beside the fastest measured schedule, and the logarithm of
+/// its makespan.
 struct MeasuredMask {
   struct Try {
     size_t form = 0;
@@ -33,7 +33,7 @@ struct MeasuredMask {
   std::vector<Try> tries;
 };
 
-/// The same for schedules of equal work tiles in equal order, which forms of different names may be.
+/// Equal for schedules of equal work tiles in equal order, which candidates of different names may have.
 inline uint64_t hash_of_work_tiles(const schedule::Extents& extents, int num_heads_kv,
                                    const schedule::TileSchedule& how) {
   uint64_t hash = how.heads_innermost ? 1 : 2;

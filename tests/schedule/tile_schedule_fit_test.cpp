@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The factors of forms of schedule are what the committed table of timed schedules gives, and choosing by them loses
-// little.
+// The cost factors of schedule candidates are those of the committed table of timed schedules, and choosing by them
+// loses little.
 #include "schedule/tile_schedule_fit.hpp"
 
 #include <gtest/gtest.h>

@@ -29,8 +29,8 @@ WorkList make(const std::vector<AttnSlice>& slices, const AttnShape& shape, cons
                         awaited_keys, {.calls = calls});
 }
 
-/// What the work list of a causal mask schedules, in order: `rows` queries, the last of 12,288 keys, of which 8,192
-/// come late.
+/// What the work list of a causal mask schedules, in order: `rows` queries, the last of 12,288 keys, of which 8,192 are
+/// awaited.
 std::vector<std::pair<int64_t, int>> scheduled(int64_t rows, bool late) {
   const AttnShape shape{rows, 12288, 64, 8, 128, 128, DType::kBFloat16};
   const KeyReadyFlag ready_flag{{0, 8192}, 0};
@@ -176,7 +176,7 @@ std::vector<std::pair<int32_t, int32_t>> turns_of(const WorkList& work, const Ra
   return turns;
 }
 
-TEST(BackwardWorkList, TurnsFollowTheOrderOfScheduleForEveryHead) {
+TEST(BackwardWorkList, TurnsFollowTheScheduleForEveryHead) {
   for (const Problem& p : problems()) {
     SCOPED_TRACE(p.name);
     const WorkList work = make(p.slices, p.shape);
@@ -233,7 +233,7 @@ TEST(BackwardWorkList, MultiprocessorsEndTogether) {
   const auto causal = [](int64_t begin, int64_t end) { return AttnSlice::causal({begin, end}, {begin, end}); };
   // Equal work tiles fill 31.03 waves; halves, which end within 0.02, take as long.
   EXPECT_LT(unevenness(make({full(0, 65536)}, shape(65536))), 0.04);
-  // Assignment head by head for the sake of the cache; the long work tiles of the last head would begin late (else
+  // Scheduled head by head for the sake of the cache; the long work tiles of the last head would begin late (else
   // 0.13). In shorter pieces all would end together within 0.03, and take longer: more of them join.
   std::vector<AttnSlice> documents{causal(0, 3072)};
   for (int64_t row = 3072; row < 8192; row += 1024) documents.push_back(causal(row, row + 1024));
@@ -313,7 +313,7 @@ TEST(BackwardWorkList, TilesBeginWithDocumentsAndCoverAllQueriesInOrder) {
   }
 }
 
-TEST(BackwardWorkList, MarksRowsThatNobodyCovers) {
+TEST(BackwardWorkList, MarksUncoveredRows) {
   const Problem p = problems().back();
   const WorkList work = make(p.slices, p.shape);
   const auto bit = [](bool inside, int64_t row) { return inside || row >= 1000; };  // past the end reads as zeros

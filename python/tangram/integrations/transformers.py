@@ -148,7 +148,7 @@ def attention(
             raise InvalidArgument(
                 f"attn_implementation='tangram': with tangram_key the batch is one packed sequence (got batch={batch})"
             )
-        # Sinks are parameters: whoever reduces the gradients of all others over ranks reduces theirs too.
+        # Sinks are parameters: the code that reduces all other gradients over ranks reduces theirs too.
         out, _ = calc_attn(q, k, v, _of_layer(tangram_key, module), dsink_reduce="none", **options)
     else:
         mask: object

@@ -127,7 +127,7 @@ class SequentialDispatchAlg(DispatchAlg):
 
 @dataclass(frozen=True)
 class SortedSequentialSelectAlg(DispatchAlg):
-    """Chunks sorted by their area, assigned in turns."""
+    """Chunks sorted by their area, assigned to the ranks in turn."""
 
     _type, _name = DispatchAlgType.SORTED_SEQUENTIAL_SELECT, "sorted_sequential"
     allocation_ratio: float = 1.0

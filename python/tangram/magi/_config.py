@@ -177,7 +177,7 @@ def to_tangram(
         stages = 0  # there, too, such plans have no stages
     elif env.flatten_head_groups:
         raise InvalidArgument(
-            "MAGI_ATTENTION_FLATTEN_HEAD_GROUPS: head groups are sharded only where queries move: set "
+            "MAGI_ATTENTION_FLATTEN_HEAD_GROUPS: head groups are assigned separately only where queries move: set "
             "MAGI_ATTENTION_QO_COMM=1 too (got MAGI_ATTENTION_QO_COMM=0)"
         )
     return _core.DistAttnConfig(

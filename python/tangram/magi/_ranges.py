@@ -91,7 +91,7 @@ class AttnRanges:
     # ---- others made of these ----
 
     def clear_empty(self) -> AttnRanges:
-        """Those that have rows."""
+        """The ranges that have rows."""
         return _of(each for each in self._ranges if not each.is_empty())
 
     def sort(self) -> AttnRanges:

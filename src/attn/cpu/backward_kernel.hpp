@@ -123,7 +123,7 @@ class BackwardTile {
     fill_zero(s_.dv, kTileLanes * s_.ld_v);
   }
 
-  /// Keys that nobody sees may hold anything; as zeros they add nothing to dq.
+  /// Keys that no query sees may hold anything; as zeros they add nothing to dq.
   void load_key_rows(const Tokens& from, const bool* seen, float* to, int inner) const {
     for (int l = 0; l < kTileLanes; ++l, to += inner) {
       if (seen[l]) {
@@ -317,7 +317,7 @@ class BackwardTile {
   void store_gradient(const MutableTokens& to, int64_t row, float* values) const {
     void* at = mutable_row_of(to, row, kv_head_);
     if (job_.accumulate_dkv) {
-      // A row that nobody sees stays untouched: its sum of other stages may be under way to another rank.
+      // A row that no query sees stays untouched: its sum of other stages may be under way to another rank.
       if (std::all_of(values, values + to.dim, [](float value) { return value == 0; })) return;
       const auto* before = static_cast<const float*>(at);
       for (int d = 0; d < to.dim; ++d) values[d] += before[d];

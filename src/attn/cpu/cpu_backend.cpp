@@ -22,7 +22,7 @@ namespace tangram {
 namespace cpu {
 
 void wait_for_turn(const int* progress, int turn) {
-  // The tile in front was scheduled earlier, so some thread is at it; it may need our core to get on.
+  // The tile in front was taken earlier, so some thread works on it; it may need our core to go on.
   for (int spins = 0; __atomic_load_n(progress, __ATOMIC_ACQUIRE) != turn; ++spins) {
     if (spins > 64) std::this_thread::yield();
   }
@@ -137,8 +137,7 @@ HostVector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
   return table;
 }
 
-// Rows are scheduled by the block: one by one, threads would spend what a row takes on the counter that they schedule
-// by.
+// Rows are taken in blocks: for single rows, the shared counter would cost as much as the row itself.
 template <typename Body>
 void for_rows(ThreadPool& pool, int64_t num_rows, const Body& body) {
   constexpr int64_t kRows = 64;

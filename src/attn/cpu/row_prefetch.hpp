@@ -16,7 +16,7 @@ class RowPrefetch {
  public:
   void clear() { num_sources_ = source_ = row_ = 0; }
 
-  /// The rows of `block` of one head, after those that were added before. Keeps a pointer to the block.
+  /// The rows of `block` of one head, after the rows added before. Keeps a pointer to the block.
   template <class AnyTokens>
   void add(const AnyTokens& tokens, int head, const StepBlock& block) {
     const int element_bytes = tokens.dtype == DType::kFloat32 ? 4 : 2;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which vectors of a panel have work in which steps of a block: what nobody sees is left out at the granularity of a
+// Which vectors of a panel have work in which steps of a block: fully masked parts are skipped at the granularity of a
 // vector of lanes by eight steps.
 #pragma once
 

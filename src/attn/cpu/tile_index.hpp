@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The mask as the kernels walk it. One axis lies in vector lanes (queries in the forward pass, keys in the backward
-// pass) and is cut into tiles; for each tile the rows of the other axis, the steps, are listed compactly: only those
-// that some lane sees, so that what nobody sees is neither read nor computed.
+// pass) and is cut into tiles; for each tile the rows of the other axis, the steps, are listed compactly: only steps
+// that some lane sees, so that fully masked steps are neither read nor computed.
 #pragma once
 
 #include <cstdint>

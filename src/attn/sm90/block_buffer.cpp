@@ -102,8 +102,8 @@ void BlockBuffer::fill(backward::Params& params, backward::PrePostParams& pre_po
   params.run_tiles = at<backward::RangeQueryTiles>(keys.run_tiles());
   params.q_tiles = pre_post.q_tiles = at<backward::QueryTile>(keys.q_tiles());
   params.intervals = at<RowInterval>(0);
-  // Nobody need ask which queries see something. Those of a tile that is visited all do; statistics of others, which
-  // may be NaN, are read by nobody, and their sums are zeros from the begin.
+  // No check of which queries see something is needed. All queries of a visited tile do. Statistics of others, which
+  // may be NaN, are not read, and their sums are zeros from the begin.
   params.zeroed_sums = pre_post.zeroed_sums = true;
   params.num_work_tiles = keys.schedule().num_work_tiles();
   params.num_q_tiles = pre_post.num_q_tiles = keys.num_q_tiles();

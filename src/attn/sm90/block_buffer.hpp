@@ -30,7 +30,7 @@ namespace tangram::sm90 {
 /// depends on the capacity alone. Used by one call at a time.
 class BlockBuffer {
  public:
-  /// `work tiles`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do
+  /// `work_tiles`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do
   /// not take, CudaError.
   BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles);
 
@@ -49,7 +49,8 @@ class BlockBuffer {
   /// GatheredParams::groups.
   const int32_t* groups() const { return at<int32_t>(0); }
   query_backward::GroupListView backward_lists() const;  ///< of a backward pass that gathers
-  /// Of one with keys at rest, and those of its workspace: backward_workspace_bytes(), of any content.
+  /// The same for the KV-stationary kernel, with pointers into its workspace: backward_workspace_bytes(), of any
+  /// content.
   void fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const;
   size_t backward_workspace_bytes() const;
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Which keys of a mask lie in other tensors than k and v, in device memory. Apart from key_stretches.hpp, so that
+// Which keys of a mask lie in other tensors than k and v, in device memory. Apart from local_kv_ranges.hpp, so that
 // kernels do not depend on how a mask keeps its memory.
 #pragma once
 

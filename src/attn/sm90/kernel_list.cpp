@@ -46,7 +46,7 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
 
 KernelFamily backward_family(const ShapeClass& row, bool exact) {
   const int kernels = row.backward_split ? 2 : 1;
-  // The gathered one of each dtype has queries at rest, no softcap and any order of sums.
+  // The gathering kernel of each dtype is Q-stationary, without softcap, with sums in any order.
   const bool gathered = exact;
   return {.pass = AttnPass::kBackward,
           .head_dim = row.head_dim,

@@ -22,8 +22,8 @@ enum class KernelSet : int {
 /// Of this build.
 KernelSet kernels_of_build();
 
-/// The kernels of a pass that one class of head dims has, in all dtypes and variants. Those before and after a backward
-/// kernel and those that merge parts belong to these, and are not counted.
+/// The kernels of a pass that one class of head dims has, in all dtypes and variants. The kernels before and after a
+/// backward kernel and those that combine parts belong to it, and are not counted.
 struct KernelFamily {
   AttnPass pass = AttnPass::kForward;
   int head_dim = 0;        ///< of q and k, the largest

@@ -24,7 +24,7 @@ namespace tangram::sm90 {
 /// capacity alone: pointers, and sizes of grids. Used by one call at a time.
 class ListBuffer {
  public:
-  /// Allocates. `forward`: shape of the tiles of the forward pass, which `work tiles` are. Throws InvalidArgument,
+  /// Allocates. `forward`: shape of the tiles of the forward pass, which `work_tiles` are. Throws InvalidArgument,
   /// CudaError.
   ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardWorkTiles work_tiles,
              const MaskCapacity& capacity);

@@ -14,10 +14,10 @@ namespace tangram::sm90 {
 /// A kernel looks up its tile of keys by the granule in which the tile begins.
 inline constexpr int kLocalKvGranule = 16;
 
-/// What is added to keys that lie in no stretch: their rows are negative.
+/// What is added to keys that lie in no range: their rows are negative.
 inline constexpr int32_t kNoLocalRange = INT32_MIN;
 
-/// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors, or, with kNoStretch, of k and v.
+/// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors, or, with kNoLocalRange, of k and v.
 struct alignas(16) GranuleRange {
   int32_t begin = 0;
   int32_t end = 0;
@@ -27,9 +27,9 @@ struct alignas(16) GranuleRange {
   friend bool operator==(const GranuleRange&, const GranuleRange&) = default;
 };
 
-/// For every granule of keys the stretch, or what lies between two, of its last key. A tile that lies in a stretch is
-/// looked up in vain only when it begins less than a granule before the stretch's end: both tensors must hold such
-/// keys. Throws InvalidArgument for stretches that are not in [0, seqlen_k) or overlap.
+/// For every granule of keys the range, or what lies between two, of its last key. A tile that lies in a range is
+/// looked up in vain only when it begins less than a granule before the range's end: both tensors must hold such
+/// keys. Throws InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
 /// A kernel's view. `of_granule` null: all keys are read from k and v.

@@ -54,11 +54,11 @@ struct Sm90Mask final : PreparedMask {
   std::vector<AttnSlice> slices;
   std::vector<std::vector<AttnSlice>> head_slices;  ///< in place of `slices`, of masks of head groups
   std::optional<ForwardLists> forward;
-  std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless
+  std::unique_ptr<backward::DeviceWorkList> backward;  ///< of all calls, unless deterministic ones have their own
   std::unique_ptr<backward::DeviceWorkList> deterministic_backward;
   std::unique_ptr<query_backward::DeviceGroupList> backward_groups;  ///< null, or for calls that its kernels take
   bool backward_is_default = false;           ///< `backward` is of calls that are not deterministic
-  std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks that come later
+  std::unique_ptr<ListBuffer> buffer;         ///< in place of both, for masks set later
   std::unique_ptr<BlockBuffer> block_buffer;  ///< likewise, for masks of small blocks
   schedule::AwaitedKeys awaited_keys;
   DeviceAwaitedKeys awaited_keys_on_device;
@@ -114,8 +114,8 @@ void check_transposed_tiles(const char* function, const AttnShape& shape, const 
 /// mask that the GPU has refused.
 void check_buffer(const char* function, const Sm90Mask& mask, AttnPasses other);
 
-/// The stretches of a call that gives these other tensors or, empty ones, none: of its `table` or, null, of the mask.
-/// Throws InvalidArgument, naming `function`, unless they are like k and v and have the rows of the mask's stretches.
+/// The ranges of a call that gives these other tensors or, empty ones, none: of its `table` or, null, of the mask.
+/// Throws InvalidArgument, naming `function`, unless they are like k and v and have the rows of the mask's ranges.
 LocalKvParams local_kv_params(const char* function, const Sm90Mask& mask, const ConstTensorView& k,
                               const ConstTensorView& v, const void* table);
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// By what a kernel learns that awaited keys are there. Plain data for host and device.
+// The flags by which a kernel learns that awaited keys are there. Plain data for host and device.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Prepares masks for both passes. Calls with them: sm90_forward.cpp, sm90_backward.cpp; masks that come later:
+// Prepares masks for both passes. Calls with them: sm90_forward.cpp, sm90_backward.cpp; masks set later:
 // sm90_buffers.cpp; masks of head groups: head_masks.cpp.
 
 #include "attn/sm90/sm90_backend.hpp"

@@ -265,7 +265,7 @@ void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, voi
   fill_edge(pre_post, prepared.shape, args, params.softmax_scale);
   pre_post.always_zeroed =
       sm90::adds_dq_from_registers(prepared.shape.head_dim, prepared.shape.head_dim_v, deterministic);
-  int64_t num_work_tiles = std::numeric_limits<int64_t>::max();  // of a buffer: nobody knows
+  int64_t num_work_tiles = std::numeric_limits<int64_t>::max();  // of a buffer: not known
   if (prepared.buffer != nullptr) {
     require(deterministic == prepared.buffer->capacity().deterministic,
             "Sm90Backend::backward: calls must be deterministic as the MaskBuffer is made for (got deterministic={})",

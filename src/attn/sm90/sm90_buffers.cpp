@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Masks that come later: room for their lists, and how they get there.
+// Masks set later: room for their lists, and how they get there.
 
 #include <algorithm>
 #include <memory>

@@ -43,7 +43,7 @@ GatheredWorkTiles work_tiles_to_gather(int64_t block_rows, const AttnShape& shap
   GatheredWorkTiles smaller{ForwardWorkTiles::kGathered, tile_of(shape, ForwardWorkTiles::kGathered)};
   if (!aligns_work_tiles(shape.head_dim, shape.head_dim_v)) return smaller;
   GatheredWorkTiles larger{ForwardWorkTiles::kAligned, tile_of(shape, ForwardWorkTiles::kAligned)};
-  // Rows of the last work tile of a block that are another's are whole warpgroups.
+  // In the last work tile of a block, rows of another work tile are whole warpgroups.
   if (block_rows * packed_heads(shape) % 64 != 0 || block_rows > std::numeric_limits<int32_t>::max()) return smaller;
   const auto work_tiles_of_block = [&](int block_m) { return (block_rows + block_m - 1) / block_m; };
   if (work_tiles_of_block(larger.tile.block_m) >= work_tiles_of_block(smaller.tile.block_m)) return smaller;

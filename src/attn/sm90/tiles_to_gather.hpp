@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The tile lists of masks for kernels that gather runs, whose work tiles may be others than those that a mask comes
-// with.
+// The tile lists of masks for kernels that gather runs, whose work tiles may differ from the prepared ones of a mask.
 #pragma once
 
 #include <span>
@@ -38,7 +37,7 @@ class TilesToGather {
   TilesToGather& operator=(const TilesToGather&) = delete;
 
   const schedule::GatherableTiles& view() const { return view_; }
-  /// Those that the lists of view() are of.
+  /// The work tiles of the lists of view().
   ForwardWorkTiles work_tiles() const { return work_tiles_; }
 
  private:

@@ -9,7 +9,7 @@
 
 namespace tangram {
 
-/// `rows` stretches of `width` bytes, `pitch` bytes apart.
+/// `rows` ranges of `width` bytes, `pitch` bytes apart.
 struct Pitched {
   size_t pitch = 0;
   size_t width = 0;

@@ -26,7 +26,7 @@ namespace {
 // Heads as models have them; what depends on their number the constants do not hold.
 constexpr int kQueryHeads = 64, kKeyHeads = 8;
 
-/// What a kernel leaves out where nobody sees anything, and the rows of its items, which the backend says.
+/// Tiles that a kernel skips if they are fully masked, and the rows of its work tiles, as the backend states them.
 KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, const std::string& device) {
   // With as many key heads as query heads, or rows of several heads would share a tile.
   const AttnShape shape{1, 1, 1, 1, heads.head_dim, heads.head_dim_v, heads.dtype};

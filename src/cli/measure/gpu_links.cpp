@@ -29,11 +29,11 @@ struct Shape {
   int64_t num_copies;
   int64_t rows;  // of each
 };
-// 128 KiB to 64 MiB, in one stretch and in several, none so short that a kernel would move it.
+// 128 KiB to 64 MiB, in one range and in several, none so short that a kernel would move it.
 constexpr Shape kShapes[] = {{1, 64},   {1, 512},  {1, 2048}, {1, 8192},  {1, 32768},
                              {8, 1024}, {4, 4096}, {16, 512}, {32, 1024}, {64, 512}};
 
-/// `num_copies` stretches of rows to the next rank, apart from each other on both sides, so that none are joined.
+/// `num_copies` ranges of rows to the next rank, apart from each other on both sides, so that none are joined.
 DevicePassSpec ring_spec(int rank, int size, const Shape& shape) {
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
   Exchange exchange;

@@ -21,7 +21,7 @@ struct SampleRows {
   int64_t shortest = 0;  ///< of full and causal masks: `most`, half as many and so on, down to this
   int64_t fewest = 0;    ///< beside `most` keys, and keys beside as many rows: a quarter of `most` and so on, to this
 };
-/// Masks that differ in what KernelModel tells apart: whole tiles, diagonals, many short items, few long ones.
+/// Masks that differ in what KernelModel tells apart: whole tiles, diagonals, many short work tiles, few long ones.
 std::vector<std::vector<AttnSlice>> sample_masks(const SampleRows& sizes);
 
 /// Those of GPUs, of at most `rows` rows, which tell even the tail of a launch.
@@ -43,8 +43,8 @@ struct KernelMeasurement {
   KernelFit backward;
 };
 
-/// `entry` with the constants of both passes: its kernels must have their tiles, its workers those that calls of
-/// `num_heads` query heads had. Throws what fit_kernel throws.
+/// `entry` with the constants of both passes: its kernels must have their tiles, its workers are those of calls with
+/// `num_heads` query heads. Throws what fit_kernel throws.
 KernelMeasurement fit_entry(KernelEntry entry, std::span<const TimedCalls> calls, int num_heads);
 
 /// `model off by 3.8 % and 3.7 % (root mean square), 10.3 % and 8.5 % at most`, forward and backward.

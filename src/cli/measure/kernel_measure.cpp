@@ -16,7 +16,7 @@ namespace tangram::cli {
 namespace {
 
 constexpr int kNumHeads = 2;
-// Granularity at which the CPU kernels leave out what nobody sees: a vector of lanes by eight steps.
+// Granularity at which the CPU kernels skip fully masked parts: a vector of lanes by eight steps.
 constexpr KernelModel kTiles{.tile_rows = 16, .tile_cols = 8, .item_rows = 128};
 
 HostTensor random_tensor(DType dtype, int64_t rows, int dim, unsigned seed) {

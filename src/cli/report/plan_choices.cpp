@@ -23,7 +23,7 @@ PlanChoice choice_of(const Plan& plan) {
           plan.predicted.exposed_s};
 }
 
-// Those that are predicted to be faster, by more than rounding.
+// Choices that are predicted to be faster, by more than rounding.
 void append_faster(const Plan& plan, const std::vector<PlanChoice>& choices, std::vector<std::string>& reasons) {
   constexpr double kNoticeable = 1e-3;
   const double step_s = plan.predicted.forward_s + plan.predicted.backward_s;

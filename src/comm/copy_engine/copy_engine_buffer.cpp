@@ -37,7 +37,7 @@ CopyEngineBuffer::CopyEngineBuffer(std::shared_ptr<CopyEngineGroup> group, const
   recv_buffers_ = std::make_unique<SlotTensors>(
       control, group_->heap, nullptr,
       SlotTensors::Shape{all(spec_.recv_buffers.front().rows), recv_row_bytes(tensors), kSlots, 0, 0},
-      "landing buffers of '" + spec_.label + "'", [] {});
+      "receive buffers of '" + spec_.label + "'", [] {});
   const bool returns = !spec_.returns.empty();
   returns_ = std::make_unique<SlotTensors>(
       control, group_->heap, nullptr,
@@ -65,7 +65,7 @@ CopyEngineBuffer::CopyEngineBuffer(std::shared_ptr<CopyEngineGroup> group, const
 }
 
 void CopyEngineBuffer::set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) {
-  group_->state.check();  // of replays, which ask nobody
+  group_->state.check();  // of replays, which check nothing themselves
   image_.check(tables);
   require(!is_open_, "BufferedPass::set: must come between epochs (got an open one of '{}')", spec_.label);
   require(!cuda::is_captured(cuda::as_stream(stream)),

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Rows that leave for peers, and waiting for those that come.
+// Sends rows to peers, and waits for received rows.
 #include <algorithm>
 
 #include "comm/copy_engine/copy_batch.hpp"
@@ -16,7 +16,7 @@ namespace tangram::comm {
 
 namespace {
 
-constexpr int kMoveBlocks = 16;  // of a kernel that moves short stretches: about 250 GB/s
+constexpr int kMoveBlocks = 16;  // of a kernel that moves short ranges: about 250 GB/s
 
 }  // namespace
 
@@ -74,7 +74,7 @@ void CopyEnginePass::copy(const Transfer& transfer, const SlotTensors& area, int
 
 void CopyEnginePass::copy_batched(const Transfer& transfer, const SlotTensors& area, int slot, int64_t flag,
                                   const void* const* sources, cudaStream_t stream) const {
-  // Nobody promises an order within a batch, so that flags need one of their own, behind all rows.
+  // A batch has no guaranteed order, so that flags need a batch of their own, behind all rows.
   CopyBatch rows, flags;
   for (const Target& target : transfer.targets) {
     char* const base = area.address(target.peer, slot, 0);

@@ -21,7 +21,7 @@ namespace tangram::comm {
 
 /// NOTE [batches]: a stage's copies go to the driver in one call where it has one. Its inner streams may share hardware
 /// queues with others. That delays copies, and cannot stop them as long as what peers wait for is enqueued before what
-/// waits for peers; of ranks that share a GPU nobody orders the calls, so there each copy is a call of its own.
+/// waits for peers; the calls of ranks that share a GPU are not ordered, so there each copy is a call of its own.
 
 /// NOTE [lockstep]: streams share hardware queues, and work that waits for an event keeps what is behind it in its
 /// queue from running. Within a rank no call waits for a later one, so that any queues will do; ranks that share a GPU
@@ -86,7 +86,7 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   std::optional<bool> shares_gpus() const override { return group_->heap.shares_gpus(); }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
-  /// None where ranks share a GPU: whoever waits there may keep others from sending.
+  /// None if ranks share a GPU: a rank that waits there may keep others from sending.
   std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec) override;
   void set_call_fingerprint(const CallFingerprint& fingerprint) override {
     group_->state.set_call_fingerprint(fingerprint);

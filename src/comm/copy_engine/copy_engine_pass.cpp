@@ -38,7 +38,7 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
     recv_buffers_ = std::make_shared<SlotTensors>(
         control, group_->heap, shares_memory() ? &group_->recv_buffers : nullptr,
         SlotTensors::Shape{rows->recv_buffers, recv_row_bytes(spec_), spec_.num_slots, 0, 0},
-        "landing buffers of '" + spec_.label + "'", meet);
+        "receive buffers of '" + spec_.label + "'", meet);
   }
   const size_t num_credits = spec_.credited.empty() ? 0 : spec_.casts.size();
   const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size() + num_credits) * caller.size;
@@ -74,7 +74,7 @@ std::shared_ptr<const AgreedRows> CopyEnginePass::rows_of_ranks(Caller caller) c
   Communicator& control = group_->state.control();
   auto rows = std::make_shared<AgreedRows>();
   if (spec_.recv_buffers_of == nullptr)
-    rows->recv_buffers = all_gather(control, recv_buffers, "prepare_pass: landing rows");
+    rows->recv_buffers = all_gather(control, recv_buffers, "prepare_pass: rows of receive buffers");
   rows->return_rows = all_gather(control, layout_.return_rows, "prepare_pass: return rows");
   const auto stride = static_cast<ptrdiff_t>(layout_.return_begin.size());
   const std::vector<int64_t> begins = all_gather(control, layout_.return_begin, "prepare_pass: return areas");
@@ -143,7 +143,7 @@ int CopyEnginePass::begin_kept(KeptSlot kept, void* stream) {
 
 TensorView CopyEnginePass::recv_buffers(int tensor, int slot) const {
   require(tensor >= 0 && tensor < std::ssize(spec_.recv_buffers) && slot >= 0 && slot < num_slots(),
-          "landing '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
+          "recv_buffer '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
   const RecvTensor& shape = spec_.recv_buffers[static_cast<size_t>(tensor)];
   void* data = recv_buffers_->address(group_->state.rank(), slot, tensor);
   return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};

@@ -15,7 +15,7 @@
 
 namespace tangram::comm {
 
-/// NOTE [small stretches]: a copy engine takes over 2 us for each copy, however short. A stage of many short stretches
+/// NOTE [small ranges]: a copy engine takes over 2 us for each copy, however short. A stage of many short ranges
 /// is moved by a kernel of few thread blocks instead, on the caller's stream: behind a kernel that fills the device and
 /// waits for peers it might never start, so it must be through before.
 class CopyEnginePass final : public DevicePass {
@@ -52,7 +52,7 @@ class CopyEnginePass final : public DevicePass {
   }
 
  private:
-  /// A stretch of one tensor for one peer.
+  /// A range of one tensor for one peer.
   struct Copy {
     int tensor = 0;
     int64_t from = 0;  // byte in the source
@@ -156,7 +156,7 @@ class CopyEnginePass final : public DevicePass {
   int num_return_waits_ = 0;
   std::unique_ptr<cuda::PackedArrays> merge_apart_;  // of rows that are left later
   cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
-  cuda::PackedArray merge_rows_;   // those that are merged, unless all
+  cuda::PackedArray merge_rows_;   // the rows that are merged, unless all
   int64_t num_merge_rows_ = -1;    // -1: all
   cuda::PackedArray merge_ended_;  // a count of thread blocks
   cuda::PackedArray own_chunks_;   // of own_rows

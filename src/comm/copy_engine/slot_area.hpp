@@ -76,7 +76,7 @@ class SlotArea {
 class SharedSlotArea {
  public:
   /// `spare`: how much more than is wanted it gets, as a share of that. Other masks of a shape want somewhat more rows,
-  /// and far more of those that come back. None: what the largest of its passes want, and no more.
+  /// and far more returned rows. None: what the largest of its passes want, and no more.
   explicit SharedSlotArea(std::optional<double> spare) : spare_(spare) {}
 
   /// Collective where the area must grow, before which it calls `meet`; `wanted` is alike on all ranks.

@@ -99,7 +99,7 @@ void BufferedImage::check(const BufferedTables& tables) const {
             room);
   };
   for (const RecvTensor& tensor : spec_.recv_buffers) {
-    fit("rows of K and V", tables.recv_buffer_rows, "landing rows", tensor.rows);
+    fit("rows of K and V", tables.recv_buffer_rows, "recv_buffers rows", tensor.rows);
   }
   fit("rows sent", tables.exchange.rows_sent(), "sent_rows", spec_.sent_rows);
   fit("pieces sent", std::ssize(tables.exchange.sends), "local_ranges", spec_.local_ranges);

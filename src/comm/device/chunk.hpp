@@ -10,7 +10,7 @@
 
 namespace tangram::comm {
 
-/// A short stretch of bytes, a multiple of 16 that is at most kMaxChunkBytes.
+/// A short range of bytes, a multiple of 16 that is at most kMaxChunkBytes.
 struct Chunk {
   int64_t from = 0;  // offset in source `tensor`
   int64_t to = 0;    // offset from bases[peer]

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// ControlBlockAgreement: that all ranks of a host make the same, found out without waiting for anyone.
+// ControlBlockAgreement: checks that all ranks of a host make the same, without waiting for other ranks.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,11 @@
 
 namespace tangram::comm {
 
-/// NOTE [agreement without a meeting] Each rank writes on the board what it is about to make, and looks what the others
-/// have written: of two ranks the one that comes second sees both. It says so on both, since the first one may have put
-/// work on its GPU that waits for the second: the group is broken, and whoever looks next gets the same error. Ranks
-/// that are ahead wait where the board would be written over, which is a deadline's business as all waits are.
+/// NOTE [agreement without a meeting] Each rank writes to the control block what it is about to make, and reads what
+/// the others have written: of two ranks the second one sees both. It reports a mismatch to both, since the first one
+/// may have put work on its GPU that waits for the second. The group is then broken, and the next rank that reads gets
+/// the same error. Ranks that are ahead wait before the control block would be overwritten, within the same deadline as
+/// all waits.
 ///
 /// Thread-safe, but for agree() and refuse(), which are calls of one sequence, the same on all ranks.
 class ControlBlockAgreement final : public Agreement {

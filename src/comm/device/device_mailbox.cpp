@@ -12,8 +12,8 @@ namespace tangram::comm {
 
 namespace {
 
-/// One row for each rank. The landing buffer has an inbox for each rank and then an outbox for each, so that what is
-/// sent needs no memory of its own.
+/// One row for each rank. The receive buffer has an inbox for each rank and then an outbox for each, so that sent rows
+/// need no memory of their own.
 DevicePassSpec box_spec(int rank, int size, int64_t box_bytes) {
   DevicePassSpec spec;
   spec.label = "rows";

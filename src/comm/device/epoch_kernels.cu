@@ -49,9 +49,9 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
 
 /// NOTE [small kernels get ready]: kernels that open and close epochs are launched as programmatic dependents: what
 /// reads tables, shows, counts and waits for credits runs while the kernel in front of them ends. Before
-/// grid_dependency_wait() they must not touch what that kernel uses: operands, landing rows, the slots' cells. The
-/// counter is theirs alone, and whoever counted last has ended: what closes an epoch lets others be launched only after
-/// its own grid_dependency_wait().
+/// grid_dependency_wait() they must not touch what that kernel uses: operands, received rows, the slots' cells. The
+/// counter is theirs alone, and the last kernel that counted has ended: a kernel that closes an epoch lets others be
+/// launched only after its own grid_dependency_wait().
 
 /// By a whole thread block of 256; the first thread has written the epoch when it returns.
 __device__ __forceinline__ void open_epoch(const EpochParams& params) {

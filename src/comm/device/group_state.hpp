@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// GroupState: what the device transports have in common on the host: the board through which hosts and kernels tell
-// each other of failures, the names of passes, counters.
+// GroupState: what the device transports have in common on the host: the control block through which hosts and kernels
+// tell each other of failures, the names of passes, counters.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class GroupState {
   double timeout_s() const { return timeout_s_; }
 
   HostControlBlock& control_block() { return control_block_; }
-  /// The board's rows as kernels reach them.
+  /// The control block's rows as kernels reach them.
   cuda::ControlBlockRow* device_control_block() const { return &control_block_.row(0); }
 
   /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.

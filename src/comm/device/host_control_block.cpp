@@ -75,14 +75,14 @@ HostControlBlock::Memory::~Memory() {
 }
 
 HostControlBlock::HostControlBlock(Communicator& control, double timeout_s) : size_(control.size()) {
-  const bool in_process = are_one_process(all_gather(control, ProcessIdentity::own(), "board: processes"));
+  const bool in_process = are_one_process(all_gather(control, ProcessIdentity::own(), "control block: processes"));
   const UniqueFd own(::memfd_create("tangram_control_block", MFD_CLOEXEC));
   if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes())) != 0) {
     throw CommError("HostControlBlock: must be able to make shared memory");
   }
   if (control.rank() == 0) memory_ = std::make_shared<Memory>(own.get(), bytes());
   if (in_process) {
-    const auto addresses = all_gather(control, reinterpret_cast<uintptr_t>(&memory_), "board: address");
+    const auto addresses = all_gather(control, reinterpret_cast<uintptr_t>(&memory_), "control block: address");
     // Not on rank 0: assigning it to itself would write what the others are reading.
     if (control.rank() != 0) memory_ = *reinterpret_cast<const std::shared_ptr<Memory>*>(addresses[0]);
   } else {
@@ -93,7 +93,7 @@ HostControlBlock::HostControlBlock(Communicator& control, double timeout_s) : si
   cuda::ControlBlockRow& own_row = row(control.rank());
   own_row.process = ::getpid();
   store(own_row.heartbeat_ns, now_ns());
-  control.barrier("board: mapped");
+  control.barrier("control block: mapped");
 }
 
 void HostControlBlock::prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
@@ -208,7 +208,7 @@ void Watchdog::look(int peer) {
     if (HostControlBlock::load(row.has_left) == 0) notice(cuda::WaitKind::kEnded, peer);
     return;
   }
-  // Kernels that wait for it say more, so they come first; this is for those that wait for nothing yet.
+  // Kernels that wait for it say more, so they come first; this is for kernels that wait for nothing yet.
   const double silent_s = static_cast<double>(now_ns() - HostControlBlock::load(row.heartbeat_ns)) * 1e-9;
   if (silent_s < 1.5 * timeout_s_ + 1 || silent_s > 1e9) return;
   notice(cuda::WaitKind::kSilent, peer);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The small kernels of the device transports: opening and closing epochs, waiting, moving short stretches, merging.
+// The small kernels of the device transports: opening and closing epochs, waiting, moving short ranges, merging.
 // Pointers are device memory unless said otherwise; every launch is on `stream` and throws CudaError when refused.
 #pragma once
 
@@ -47,7 +47,7 @@ struct EpochParams {
   const uint32_t* tables_tag = nullptr;  // of tables that change under captured epochs: mixed into `tag`; null: none
 };
 
-/// A word that reaches a value when the own transfers have ended (StreamWord); null: nobody need wait for them.
+/// A word that reaches a value when the own transfers have ended (StreamWord); null: no wait for them is needed.
 struct SentWord {
   const uint64_t* word = nullptr;
   uint64_t value = 0;

@@ -12,7 +12,7 @@ namespace tangram::comm {
 
 struct OpenedPass {
   uint32_t epoch = 0;  // the number's lower half
-  uint32_t tag = 0;    // of the call's facts (HostControlBlock::show_facts), 19 bits; 0: it has none
+  uint32_t tag = 0;    // of the call's facts (HostControlBlock::show_fingerprint), 19 bits; 0: it has none
   int pass = 0;        // up to 4095
 };
 

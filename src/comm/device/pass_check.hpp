@@ -15,13 +15,13 @@
 namespace tangram::comm {
 
 /// Collective. Throws InvalidArgument on every rank when a spec is not valid by itself or does not fit the others'.
-/// `landing_number` is the number of the pass whose landing buffers are shared, or -1.
+/// `recv_buffer_number` is the number of the pass whose receive buffers are shared, or -1.
 void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number);
 
 /// Throws InvalidArgument, on this rank alone, when a spec is not valid by itself.
 void require_valid(int size, const DevicePassSpec& spec);
 
-/// The pass of type `Pass` whose landing buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
+/// The pass of type `Pass` whose receive buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
 /// every rank when that is not a pass of `group` with equal receive buffers.
 template <class Pass, class Group>
 const Pass* pass_that_shares_recv_buffer(Communicator& control, const DevicePassSpec& spec, const Group& group) {

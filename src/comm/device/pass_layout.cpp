@@ -72,7 +72,7 @@ void lay_out_returns(Caller caller, const DevicePassSpec& spec, PassLayout& layo
   }
 }
 
-/// Calls visit(owned rows, source, first row of the return area) for all stretches that come back, sources ascending.
+/// Calls visit(owned rows, source, first row of the return area) for all ranges that come back, sources ascending.
 template <class Visit>
 void for_each_returned(Caller caller, const DevicePassSpec& spec, const PassLayout& layout, Visit visit) {
   for (int source = 0; source < caller.size; ++source) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// PassLayout: which stretches of rows a device pass moves where, worked out once from its tables. Plain host data.
+// PassLayout: which ranges of rows a device pass moves where, worked out once from its tables. Plain host data.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ struct MergeTable {
   std::vector<int32_t> num_before;
 };
 
-/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has a stretch of
-/// its own, the rows of a stretch in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing
-/// is added on arrival: the owner merges the stretches in rank order at the end, so that results are reproducible.
+/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has a range of
+/// its own, the rows of a range in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing
+/// is added on arrival: the owner merges the ranges in rank order at the end, so that results are reproducible.
 struct PassLayout {
   /// By stage: to whom, in the order rank + 1, rank + 2, ..., so that no rank is everybody's first; from rows of the
   /// source to rows of the peer's receive buffer.
@@ -49,10 +49,10 @@ struct PassLayout {
   /// By stage: from whom rows come, in the order of their arrival (rank - 1, rank - 2, ...).
   std::vector<std::vector<int>> cast_sources;
   /// By stage: to whom partial rows go back; from rows of the partial tensor to rows of the owner's return area (before
-  /// `place_returns`: of the stretch).
+  /// `place_returns`: of the range).
   std::vector<std::vector<PeerPieces>> returns;
   std::vector<std::vector<int>> return_sources;
-  /// First row of the stretch of (stage, source) in the own return area: [stage * size + source].
+  /// First row of the range of (stage, source) in the own return area: [stage * size + source].
   std::vector<int64_t> return_begin;
   int64_t return_rows = 0;
   MergeTable merge;  ///< of all rows, unless DevicePassSpec::leaves_rows

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The tables of all ranks, which two levels are made from, out of those that each rank has.
+// The tables of all ranks, from which two levels are made, gathered from the tables of each rank.
 #pragma once
 
 #include <vector>

@@ -18,8 +18,8 @@
 namespace tangram::comm {
 
 /// NOTE [who is missing]: ranks meet in `world` before rows move, so that a rank that does not come is named as by any
-/// flat transport. When a level of its own fails later, who noticed meets the others in `world` once more: whoever is
-/// lost does not come there, and those that went on hear of the failure at their next operation.
+/// flat transport. When a level of its own fails later, the rank that noticed meets the others in `world` once more. A
+/// lost rank does not come there, and ranks that went on hear of the failure at their next operation.
 class HierarchicalTransport final : public Transport {
  public:
   HierarchicalTransport(Communicator& world, const HierarchicalConfig& config);

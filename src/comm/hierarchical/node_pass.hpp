@@ -49,7 +49,7 @@ class NodePass final : public DevicePass {
   void drop_kept(KeptSlot kept) override { parts_.node->drop_kept(kept); }
 
   const Parts& parts() const { return parts_; }
-  /// Whether passes of `work`, which each communicator has one of, may land in this one's tensors `landing`.
+  /// Whether passes of `work`, which each communicator has one of, may receive into this pass's `recv_buffers`.
   bool shares_recv_buffer(const NodeWork& work, const std::vector<RecvTensor>& recv_buffers) const {
     return &work == work_.get() && recv_buffers == spec_.recv_buffers;
   }

@@ -25,7 +25,7 @@ void renumber(Exchange& exchange, Number number) {
   }
 }
 
-/// Adds stages that share their stretches of relay buffers, which begin where those of earlier ones end.
+/// Adds stages that share their ranges of relay buffers, which begin where those of earlier ones end.
 /// `relay_ends[rank]` is where that is, on each rank.
 void append_stages(const NodeLayout& nodes, int rank, const StageTables& stages, std::vector<int64_t>& relay_ends,
                    Levels& levels) {
@@ -91,7 +91,7 @@ bool repeats_rows(const StageTables& stages) {
 
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
                           const StageTables& reduces) {
-  constexpr int kRelaySlots = 2;  // nobody keeps relayed rows
+  constexpr int kRelaySlots = 2;  // relayed rows are never kept
   NodeSpecs specs;
   specs.num_hops = nodes.num_nodes() - 1;
   Levels cast = make_levels(nodes, rank, casts, true);

@@ -14,7 +14,7 @@ namespace tangram::comm {
 
 /// NOTE [passes of two levels]: stage s and node distance d make between-stage `s * num_hops + d - 1`. Ranks are
 /// counted by their places in a node and by nodes.
-///   casts    `across` brings rows to a relay buffer, in which those of each distance have a stretch; `node` casts what
+///   casts    `across` brings rows to a relay buffer, in which those of each distance have a range; `node` casts what
 ///            stays in the node as stages [0, S), then relayed rows as stages S + between-stage.
 ///   returns  `relay` reduces the partial rows of a node into a relay buffer at the relay, `across` the sums of relay
 ///            buffers into the owner's rows, `node` those of the owner's own node.

@@ -97,7 +97,7 @@ void LocalControlBlock::wait(Lock& lock, int rank, const Operation& operation, D
     const auto now = std::chrono::steady_clock::now();
     if (now < deadline) {
       const std::string text = rank_list(missing());
-      lock.unlock();  // whoever listens may take long
+      lock.unlock();  // the listener may take long
       notes.note(operation.name(), text, rank, std::chrono::duration<double>(now - begin).count());
       lock.lock();
     } else {

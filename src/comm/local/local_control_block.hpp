@@ -7,7 +7,7 @@
 //
 // NOTE [who may read]: a rank's memory is read by peers only between their arrival and the mark that they have read.
 // Once the group has failed no read begins, and a rank that leaves its slot first waits for the reads that had begun,
-// so that it may free its memory even though a slow peer comes later.
+// so that it may free its memory even though a slow peer arrives later.
 #pragma once
 
 #include <chrono>

@@ -27,7 +27,7 @@ class Beacon {
 
   /// Whether the others can see this rank, and it can hear them.
   bool works() const { return socket_ >= 0; }
-  /// Asks ranks [0, num_ranks) for an answer, which those that call `listen` give. Never blocks.
+  /// Asks ranks [0, num_ranks) for an answer, which ranks that call `listen` give. Never blocks.
   void ask(int num_ranks);
   /// Answers who asks, and takes in the answers of others.
   void listen();

@@ -54,7 +54,7 @@ class ReadyFlags {
   /// What another rank found that gave up first. It must not be looked for itself.
   const std::optional<std::string>& told() const { return beacon_.told(); }
 
-  /// `rank 1 did not start`: those that never came, or else those that came and do not answer any more.
+  /// `rank 1 did not start`: the ranks that never came, or else the ranks that came and do not answer any more.
   std::string blame() const {
     const double since_s = comm::steady_seconds() - kFreshShare * timeout_s_;
     std::string missing, silent;
@@ -84,7 +84,7 @@ class ReadyFlags {
 };
 
 /// MPI_Init returns when all processes have called it. It has no deadline, so it runs in a thread that can be left.
-/// Without a beacon nobody knows who is missing. The first rank that gives up tells the others whom it blames.
+/// Without a beacon missing ranks are not known. The first rank that gives up tells the others whom it blames.
 int start_mpi(const comm::MpiApi& api, comm::Beacon* beacon, const Env::MpiLaunch& launch, double timeout_s) {
   const auto start = std::make_shared<Start>();
   std::thread([start, &api] {
@@ -152,7 +152,7 @@ class MpiGroup::Impl {
     communicator->stop();
     const bool failed = transport->has_failed();
     communicator.reset();
-    beacon.reset();  // whoever waits for us now waits in vain
+    beacon.reset();  // ranks that wait for us now wait in vain
     if (owns_mpi && !failed) api.finalize();
   }
 

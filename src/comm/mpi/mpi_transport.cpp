@@ -134,7 +134,7 @@ void MpiTransport::poll_until_done(const std::string& name) {
   }
 }
 
-// Every message that has come, also from ranks for which nobody here waits: they would pile up inside MPI.
+// Every message that has come, also from ranks that are not awaited here: they would pile up inside MPI.
 void MpiTransport::hear() {
   if (beacon_ != nullptr) beacon_->listen();  // peers that are still in MPI_Init ask
   while (true) {

@@ -22,8 +22,9 @@
 namespace tangram::comm {
 
 /// NOTE [what is under way]: small kernels before and behind each group of messages write into the rank's row of the
-/// board which operation the stream is at, and how many it has begun, so that this also holds for replayed graphs. An
-/// operation that stays for the timeout has failed; to blame are ranks that have begun fewer, or else any peer.
+/// control block which operation the stream is at, and how many it has begun, so that this also holds for replayed
+/// graphs. An operation that stays for the timeout has failed; to blame are ranks that have begun fewer, or else any
+/// peer.
 class NcclGroup {
  public:
   /// Collective. Throws NotAvailable, on every rank, where NCCL is not found, ranks share a GPU or are on several

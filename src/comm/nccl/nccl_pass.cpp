@@ -174,7 +174,7 @@ int NcclPass::begin_kept(KeptSlot kept, void*) {
 
 TensorView NcclPass::recv_buffers(int tensor, int slot) const {
   require(tensor >= 0 && tensor < std::ssize(spec_.recv_buffers) && slot >= 0 && slot < num_slots(),
-          "landing '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
+          "recv_buffer '{}': tensor and slot must exist (got {}, {})", spec_.label, tensor, slot);
   const RecvTensor& shape = spec_.recv_buffers[static_cast<size_t>(tensor)];
   void* data = recv_buffers_->tensors(slot)[static_cast<size_t>(tensor)];
   return {{data, shape.dtype, shape.rows, shape.heads, shape.dim, int64_t{shape.heads} * shape.dim, shape.dim}};

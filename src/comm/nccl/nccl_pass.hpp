@@ -14,8 +14,7 @@
 
 namespace tangram::comm {
 
-/// Landing buffers of some passes. Nobody writes there but this rank's own receives, in stream order: slots need no
-/// credits.
+/// Receive buffers of some passes. Only this rank's own receives write there, in stream order: slots need no credits.
 class NcclRecvBuffer {
  public:
   /// In `shared`, all slots in one place, or, if that is null, in memory of its own.

@@ -201,7 +201,7 @@ class Rendezvous {
       std::vector<pollfd> polled{{listener.get(), POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.fd.get(), POLLIN, 0});
       if (::poll(polled.data(), polled.size(), static_cast<int>(rest_s * 1e3) + 1) <= 0) continue;
-      // One that says nothing is left waiting, and nobody waits for it.
+      // A silent caller stays connected, and no rank waits for it.
       std::erase_if(callers, [&](Caller& caller) { return hear(caller, table); });
       if (polled[0].revents != 0) accept_one(listener, callers);
     }

@@ -14,7 +14,7 @@ namespace tangram::comm {
 /// One connection to each other rank, by rank; the own entry is empty. Throws as SocketGroup's constructor.
 ///
 /// NOTE [rendezvous]: a rank connects to all lower ones and accepts the higher ones; each time both prove that
-/// they belong to the job, see NOTE [handshake]; who does not is dropped, and nobody waits for it. Under `unix:` a
+/// they belong to the job, see NOTE [handshake]; a process that does not is dropped, without a wait. Under `unix:` a
 /// rank's address follows from its number. Under `tcp:` every rank but 0 listens at any port of the interface that
 /// leads to rank 0, and tells rank 0, which sends all the table of addresses once all have come.
 std::vector<UniqueFd> connect_ranks(const SocketGroupConfig& config);

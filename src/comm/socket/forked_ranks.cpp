@@ -69,7 +69,7 @@ class EndTimes {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-/// The system keeps how a child ended, even if whoever started this process had asked it not to.
+/// The system keeps how a child ended, even if the parent of this process had asked it not to.
 class ChildStatusKept {
  public:
   ChildStatusKept() {

@@ -22,7 +22,7 @@ using Nonce = std::array<uint8_t, 16>;
 /// Drawn by the system. Throws CommError when it cannot.
 Nonce new_nonce();
 
-// Messages as they move; none has padding.
+// Messages as they are sent; none has padding.
 struct Hello {
   static constexpr uint32_t kMagic = 0x74676d69;
 

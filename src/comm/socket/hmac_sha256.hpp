@@ -16,7 +16,7 @@ using Digest = std::array<uint8_t, 32>;
 Digest sha256(std::string_view message);
 Digest hmac_sha256(std::string_view key, std::string_view message);
 
-/// Takes equally long whatever differs, so that nobody finds a digest byte by byte.
+/// Takes equally long whatever differs, so that an attacker cannot find a digest byte by byte.
 bool same_digest(const Digest& a, const Digest& b);
 
 }  // namespace tangram::comm

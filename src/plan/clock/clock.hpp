@@ -5,8 +5,8 @@
 // `make_plan`, `simulate` and predicted time lines say comes from it; they differ in where the seconds come from.
 //
 // A rank does one thing after the other. A cast starts when both sides have come to it and the link is free, and goes
-// on beside the rest; whoever waits for it goes on when it has arrived. Every operation waits only for earlier ones of
-// the common order, so that one sweep over it, rank after rank, is exact.
+// on beside the rest; a rank that waits for it goes on when it has arrived. Every operation waits only for earlier ones
+// of the common order, so that one sweep over it, rank after rank, is exact.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@
 
 namespace tangram {
 
-/// One rank's part in a cast. Where `seconds` is 0 nothing comes, and nobody waits.
+/// One rank's part in a cast. If `seconds` is 0, nothing comes and no rank waits.
 struct CastLoad {
   double seconds = 0;
   double before_s = 0;  ///< of this rank alone, before it posts: rows are put together
@@ -31,7 +31,7 @@ struct ClockLoads {
   std::vector<double> attend_s;   ///< [attends][ranks]
   std::vector<int> load_of_cast;  ///< rows of `casts` by cast; -1: none
   std::vector<CastLoad> casts;    ///< [loads][ranks]
-  bool hides = true;  ///< casts go on beside the rest; else whoever waits moves the rows itself, in its own time
+  bool hides = true;  ///< casts overlap the rest; else a waiting rank moves the rows itself, in its own time
 
   CastLoad& cast(size_t load, size_t rank) { return casts[load * static_cast<size_t>(num_ranks) + rank]; }
   double& attend(size_t index, size_t rank) { return attend_s[index * static_cast<size_t>(num_ranks) + rank]; }
@@ -62,7 +62,7 @@ struct ClockEvent {
 };
 
 struct ClockTrace {
-  std::vector<bool> ranks;  ///< those that are traced; empty: all
+  std::vector<bool> ranks;  ///< the traced ranks; empty: all
   std::vector<ClockEvent> events;
 
   bool traces(size_t rank) const { return ranks.empty() || ranks[rank]; }

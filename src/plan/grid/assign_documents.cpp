@@ -29,9 +29,9 @@ struct Placement {
   int num_ranks() const { return static_cast<int>(shares[0].size()); }
 };
 
-class Dealer {
+class Assigner {
  public:
-  Dealer(const Mask& mask, const DistAttnConfig& config, int64_t unit, const std::vector<MaskDocument>& documents)
+  Assigner(const Mask& mask, const DistAttnConfig& config, int64_t unit, const std::vector<MaskDocument>& documents)
       : config_(config), documents_(documents), unit_(unit), sizes_(sub_group_sizes(config.cp_size)) {
     units_.push_back(mask.seqlen_q() / unit);
     if (!mask.is_self_attention()) units_.push_back(mask.seqlen_k() / unit);
@@ -81,7 +81,7 @@ class Dealer {
   std::vector<std::vector<Group>> groups_;  // by level; level 0 are the ranks
 };
 
-void Dealer::reset() {
+void Assigner::reset() {
   groups_.clear();
   for (const int size : sizes_) {
     Group group;
@@ -95,7 +95,7 @@ void Dealer::reset() {
 
 // The group with the least work of the smallest size at which one fits.
 template <class Fits>
-bool Dealer::find_group(size_t first_level, Fits fits, size_t& level, size_t& group) const {
+bool Assigner::find_group(size_t first_level, Fits fits, size_t& level, size_t& group) const {
   for (level = first_level; level < groups_.size(); ++level) {
     bool found = false;
     for (size_t g = 0; g < groups_[level].size(); ++g) {
@@ -109,7 +109,7 @@ bool Dealer::find_group(size_t first_level, Fits fits, size_t& level, size_t& gr
   return false;
 }
 
-Placement Dealer::place_one(size_t document, int64_t longest) {
+Placement Assigner::place_one(size_t document, int64_t longest) {
   size_t needed = 0;
   while (needed + 1 < sizes_.size() && length(document) > sizes_[needed] * longest) ++needed;
   const auto for_all_axes = [&](auto fits) {
@@ -163,7 +163,7 @@ Placement Dealer::place_one(size_t document, int64_t longest) {
   return placement;
 }
 
-void Dealer::take(size_t document, const Placement& placement) {
+void Assigner::take(size_t document, const Placement& placement) {
   const double area_of_unit =
       static_cast<double>(documents_[document].area) / static_cast<double>(std::max<int64_t>(1, size(document, 0)));
   const size_t first = static_cast<size_t>(placement.first_rank), count = static_cast<size_t>(placement.num_ranks());
@@ -193,7 +193,7 @@ void Dealer::take(size_t document, const Placement& placement) {
   }
 }
 
-double Dealer::seconds(const std::vector<Placement>& placements) const {
+double Assigner::seconds(const std::vector<Placement>& placements) const {
   const size_t cp_size = static_cast<size_t>(config_.cp_size);
   std::vector<double> area(cp_size), received(cp_size);
   int steps = 1;
@@ -236,7 +236,7 @@ std::vector<std::pair<int, int64_t>> zigzag_runs(const Placement& placement, siz
   return runs;
 }
 
-std::vector<OwnedRun> Dealer::runs(const std::vector<Placement>& placements, size_t axis) const {
+std::vector<OwnedRun> Assigner::runs(const std::vector<Placement>& placements, size_t axis) const {
   std::vector<std::pair<Range, int>> assigned;  // units and their owners
   std::vector<int64_t> free(static_cast<size_t>(config_.cp_size), units_[axis] / config_.cp_size);
   for (size_t d = 0; d < placements.size(); ++d) {
@@ -299,7 +299,7 @@ AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config
           "make_plan: hybrid_cp assigns rows by documents (got dispatch.algorithm={})",
           to_string(config.dispatch.algorithm));
   const std::vector<MaskDocument> documents = find_documents(mask, unit_of(config));
-  Dealer dealer(mask, config, unit_of(config), documents);
+  Assigner dealer(mask, config, unit_of(config), documents);
   const int64_t wanted = config.strategy.document_rows;
   int64_t longest = std::max<int64_t>(1, wanted / unit_of(config));
   std::vector<Placement> best;

@@ -123,7 +123,7 @@ std::vector<int> divisors(int number) {
   return result;
 }
 
-// The layouts of a strategy. Those that are another strategy's are left to that one.
+// The layouts of a strategy. Layouts that are another strategy's are left to that strategy.
 std::vector<StrategyConfig> layouts_of(Strategy name, int cp_size) {
   if (name != Strategy::kUsp && name != Strategy::kLoongTrain) return {{name, 0, 0, {}}};
   std::vector<StrategyConfig> layouts;

@@ -19,7 +19,7 @@ Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int
 void build_grid(Plan& plan, const GridShape& shape, const char* function);
 
 /// The steps of each rank where documents move round rings of sub-groups, and the documents by size of sub-group. A
-/// document's sub-group is the smallest that holds its rows, whoever assigned these.
+/// document's sub-group is the smallest that holds its rows, however these were assigned.
 void build_sub_rings(Plan& plan);
 
 /// As `head_chunks_of` in grid_cost.hpp, for a plan that has its steps.

@@ -173,7 +173,7 @@ class Search {
   }
   void clear_own() { std::fill(own_keys_.begin(), own_keys_.end(), 0); }
 
-  // Units of keys to column parts: those that a part owns stay there while it has room, the rest go to the lightest
+  // Units of keys to column parts: units that a part owns stay there while it has room, the rest go to the lightest
   // part, largest first.
   void split_columns(Cluster& cluster, std::vector<int64_t>& part_areas) const {
     const int64_t unit = column_unit(plan_.k_dispatch);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Our own way to shard work: ranks form clusters that share their queries, split by heads and then by keys.
+// Our own way to assign work: ranks form clusters that share their queries, split by heads and then by keys.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct RowWork {
 };
 RowWork row_work(const Plan& plan, const PlanRuns& runs);
 
-/// Orders of the ranks in which neighbours may form clusters: as they are, and unless they already weigh about the
-/// same, assigned so that halves, quarters, ... do.
+/// Orders of the ranks in which neighbours may form clusters: as they are, and, unless they already weigh about the
+/// same, so ordered that halves, quarters, ... do.
 std::vector<std::vector<int>> cluster_orders(const RowWork& work);
 
 /// The clusters with the least cost among those that halve `order` again and again. Heads are split as far as

@@ -35,7 +35,7 @@ struct ArenaLayout {
   std::vector<int> recv_buffers;  ///< regions that are receive buffers of their own; none: one arena
 };
 
-/// Regions one after the other, aligned to 256 bytes. Rows of all items must be multiples of kArenaUnit bytes.
+/// Regions one after the other, aligned to 256 bytes. Rows of all tensors must be multiples of kArenaUnit bytes.
 ArenaLayout lay_out_arena(const Program& program);
 
 }  // namespace tangram

@@ -73,7 +73,7 @@ struct ProgramTarget {
   // Of a stream that runs a plan that moves K/V alone. All rows are sent for at once.
   KeyCalls forward_calls = KeyCalls::kByStage;
   KeyCalls backward_calls = KeyCalls::kByStage;
-  /// Calls can read own keys where they lie, in stretches that are longer than two borders, of which only the borders
+  /// Calls can read own keys where they lie, in ranges that are longer than two borders, of which only the borders
   /// are copied. Negative: they can not.
   int64_t local_kv_halo = -1;
   /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they move.

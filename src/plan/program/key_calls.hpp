@@ -23,11 +23,11 @@ struct KeyCall {
 };
 std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const ProgramTarget& target);
 
-/// Whether no rank gets rows of others in any pass, and the keys of each are one stretch of its shard: calls read that.
-/// Asked of all ranks, since those that do so open no epoch, which others would wait for.
+/// Whether no rank gets rows of others in any pass, and the keys of each are one range of its shard: calls read that.
+/// Asked of all ranks: such ranks open no epoch, for which others would wait.
 bool reads_shard(const Plan& plan);
 
-/// The rank's own rows in stretches as long as they get: rows of the K/V buffer that are neighbours in the shard too.
+/// The rank's own rows in ranges as long as they get: rows of the K/V buffer that are neighbours in the shard too.
 std::vector<LocalKvRange> own_local_ranges(const RankPlan& rank, int self);
 
 /// Which rows of the shard `stretches` are, joined.

@@ -31,7 +31,7 @@ struct KeyLayout {
   int64_t remote_rows = 0;
   std::vector<OwnRows> own;  // in buffer order
 
-  /// The shard itself could be the buffer: there are no remote rows, and the own ones are one stretch of it.
+  /// The shard itself could be the buffer: there are no remote rows, and the own ones are one range of it.
   bool shard_could_serve() const { return remote_rows == 0 && own.size() <= 1; }
 
   template <class Segments>
@@ -47,7 +47,7 @@ struct KeyLayout {
 
 class KeyBuffer {
  public:
-  /// `of_its_own`: also where the shard itself could serve, which is one stretch of it and no remote rows.
+  /// `of_its_own`: also where the shard itself could serve, which is one range of it and no remote rows.
   /// `arena_rows`: of regions that must be alike on all ranks; else those that are needed.
   KeyBuffer(ProgramWriter& writer, const KeyLayout& layout, DType dtype, const PairRef& like, bool of_its_own,
             std::optional<int64_t> arena_rows = std::nullopt);

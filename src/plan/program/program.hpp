@@ -125,7 +125,7 @@ struct GroupCast {
   /// of `target` that it names as sent, in rank order, in float32. The targets hold something, and several casts may
   /// add to a row.
   bool adds = false;
-  /// Of one that adds: its items are out and lse of partial results, which are joined by lse in place of added up.
+  /// Of a cast that adds: its tensors are out and lse of partial results, which are combined by lse instead of added.
   bool by_lse = false;
   /// Between the rows of a rank and its heads.
   bool exchanges_heads = false;
@@ -205,7 +205,7 @@ struct AttendOp {
   int next_cast = -1;  ///< of those with operands that are under way the one that comes next; -1: none is
 
   // Where a stream runs a plan that moves K/V alone:
-  TensorRef k_local, v_local;    ///< hold the keys of ProgramMask::stretches; kNone: all lie in k and v
+  TensorRef k_local, v_local;    ///< hold the keys of ProgramMask::ranges; kNone: all lie in k and v
   std::vector<int> ready_flags;  ///< casts under way for whose keys the call waits itself, each when needed
   /// Copies that the call makes by itself: of rows of dk and dv, of kDirectStore, to where they belong. What casts send
   /// of these it stores at the owners.

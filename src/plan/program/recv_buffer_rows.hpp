@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where partial results land that come back to the owners of rows: each part in rows of its own, so that a plain cast
-// brings it and nobody adds to what another one writes.
+// Where the owners of rows receive partial results: each part in rows of its own, so that a plain cast brings it, and
+// no rank adds to rows that another rank writes.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@
 
 namespace tangram {
 
-/// Of what `table` of each stage brings, going back. Rows of the landing memory are taken stage by stage, within a
+/// Of what `table` of each stage brings, going back. Rows of the receive buffer are taken stage by stage, within a
 /// stage by rank: in the order in which parts are added.
 struct RecvBufferRows {
-  /// By stage: a rank's rows, as they lie where it computed, to landing rows of their owners.
+  /// By stage: a rank's rows, as they lie where it computed, to receive rows of their owners.
   std::vector<Exchange> casts;
   int64_t rows = 0;       ///< that this rank takes
   int64_t most_rows = 0;  ///< that any rank takes
-  /// The landing rows of each row of the shard.
+  /// The receive rows of each row of the shard.
   RowLists of_shard_row;
 };
 

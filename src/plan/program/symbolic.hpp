@@ -64,7 +64,7 @@ struct ProgramFault {
 
 class SymbolicMemory {
  public:
-  /// Of the regions of `program`; those that it may keep are taken from `kept`, unless that is null.
+  /// Of the regions of `program`; regions that it may keep are taken from `kept`, unless that is null.
   SymbolicMemory(const Program& program, const SymbolicMemory* kept);
 
   void add_argument(Memory where, int64_t rows, int64_t columns, bool read_only);

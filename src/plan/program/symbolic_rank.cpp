@@ -19,7 +19,7 @@ std::vector<int64_t> shard_rows(const Dispatch& dispatch, int rank) {
   return rows;
 }
 
-// What adds goes back the way of its exchange.
+// A cast that adds goes back the way of its exchange.
 const std::vector<RowCopy>& sends(const GroupCast& cast, const GroupCastTensor& item) {
   return cast.adds ? item.exchange->recvs : item.exchange->sends;
 }
@@ -158,8 +158,9 @@ bool SymbolicRank::has_credit(int number, int self, std::span<const std::unique_
 
 void SymbolicRank::release_credit(int number) {
   const size_t cast = checked_cast(number);
-  if (!program.casts[cast].credited || program.casts[cast].adds) throw ProgramFault{"gives a credit that nobody takes"};
-  if (given[cast] || posted[cast]) throw ProgramFault{"gives a credit a second time, or too late"};
+  if (!program.casts[cast].credited || program.casts[cast].adds)
+    throw ProgramFault{"releases a credit that no cast takes"};
+  if (given[cast] || posted[cast]) throw ProgramFault{"releases a credit a second time, or too late"};
   given[cast] = true;
   for (const GroupCastTensor& item : program.casts[cast].items) {
     for (const RowCopy& copy : item.exchange->recvs) memory.expect(item.target, copy.rows, number);

@@ -33,7 +33,7 @@ StepPrograms step_programs(const Plan& plan, const CallShape& call, const Progra
 
 /// Throws InvalidArgument, naming rank and operation, where: operands lie outside of their region or have other shapes
 /// than the mask; something is read before it was written or has come; something is written that a transfer still
-/// reads, or that one is to write; casts have no partner, are not sent or not waited for, or nobody can go on; regions
+/// reads, or that one is to write; casts have no partner, are not sent or not waited for, or no rank can go on; regions
 /// of the arena differ between ranks; a result is not written, or not the sum of the cells that the mask shows, each
 /// once. O(rows * heads * slices) an attention call.
 void verify(const Plan& plan, const CallShape& call, const StepPrograms& programs);

@@ -38,7 +38,7 @@ class ProgramWriter {
   void keep_regions() { program_.num_kept = static_cast<int>(program_.regions.size()); }
 
   RowListsRef add_lists(RowLists lists);
-  /// A stage that sends all of its items. Not yet cast.
+  /// A stage that sends all of its tensors. Not yet cast.
   int add_cast(GroupCast cast);
   void cast(int number);
   void wait(int number);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Published algorithms that shard jobs one by one, to compare with. A job is what one run of queries sees of one run
+// Published algorithms that assign jobs one by one, to compare with. A job is what one run of queries sees of one run
 // of keys; both runs move whole.
 #pragma once
 

@@ -42,9 +42,9 @@ struct GridSketch {
   /// By step: whether some row group has something to compute in it.
   const std::vector<bool>& computes;
 };
-/// Plan::peak_bytes of the rank that needs most. A step leaves its mark on memory while it runs, but for sums that
-/// ranks have that compute after the first one, and those that compute in a step do: so the most of all ranks is what
-/// one would need that computes whenever another does.
+/// Plan::peak_bytes of the rank that needs most. A step takes memory while it runs. Only sums stay, on ranks that
+/// compute after the first step, and every rank that computes in a step has them. So the maximum over ranks is what a
+/// rank would need that computes whenever another does.
 int64_t largest_peak_bytes(const GridSketch& sketch);
 
 /// The same for HybridCP.

@@ -21,7 +21,7 @@ struct KeyRuns {
 };
 KeyRuns key_runs(const Dispatch& k_dispatch, const SimInput& input);
 
-/// A stretch of rows that others own.
+/// A range of rows that others own.
 struct RemotePiece {
   Range global;
   int64_t row = 0;  // first row in the rank's K/V buffer
@@ -37,7 +37,7 @@ struct RankNeeds {
 /// `slices` as cut_by_rank gives them.
 RankNeeds needs_of(std::vector<AttnSlice> slices, const KeyRuns& runs, int rank);
 
-/// Rows and copies, as `bytes` and `copies`, of a stretch that a rank of `node` needs.
+/// Rows and copies, as `bytes` and `copies`, of a range that a rank of `node` needs.
 Transfer rows_of_piece(const Range& rows, const KeyRuns& runs, int node);
 
 /// Work and rows of each stage when the remote rows are cut into `num_stages` groups of equal size; entry 0 is local.

@@ -22,7 +22,7 @@ struct RankTables {
   BufferedTables moves;
   std::vector<LocalKvRange> elsewhere;  ///< own rows that calls read where they lie
 };
-/// Own rows in stretches longer than two borders are read where they lie, and their borders copied; with a negative
+/// Own rows in ranges longer than two borders are read where they lie, and their borders copied; with a negative
 /// `border` all are copied.
 RankTables tables_of_rank(const Plan& plan, int rank, int64_t border);
 

@@ -305,8 +305,8 @@ std::unique_ptr<PlanExecutor> make_attention(RankContext& base, DeviceCommunicat
     if (!alone && communicator.size() > 1) control.refuse(error.what());
     throw;
   }
-  // Where ranks share a GPU, allocating waits for all that runs there: nobody may launch a kernel that waits for a rank
-  // which is still allocating.
+  // Where ranks share a GPU, allocating waits for all that runs there: no rank may launch a kernel that waits for a
+  // rank which is still allocating.
   if (!alone) control.barrier("DistAttention: ready");
   return attention;
 }

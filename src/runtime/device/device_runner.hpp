@@ -37,7 +37,7 @@ struct DeviceRun {
   const ProgramRunner::Masks& masks;
   const ProgramArguments& arguments;
   std::vector<TensorView>
-      recv_buffers;       ///< tensors of the open epoch: the arena, or one for each of ArenaLayout::landing
+      recv_buffers;       ///< tensors of the open epoch: the arena, or one for each of ArenaLayout::recv_buffers
   void* arena = nullptr;  ///< where the arena lies that is no receive buffer
   void* work = nullptr;
   AttnWorkspace attention;     ///< of one attention call at a time

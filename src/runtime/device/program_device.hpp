@@ -15,8 +15,8 @@
 namespace tangram {
 
 /// `own` becomes the result of its keys, those of the rows of `others` (without memory: none) that belong to each row,
-/// and the sink: out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows that nobody
-/// computed get out 0, and lse -inf unless there is a sink. The sink's rows are those of `own`.
+/// and the sink: out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows without a
+/// partial result get out 0, and lse -inf unless there is a sink. The sink's rows are those of `own`.
 struct RowMerge {
   PartialRows own, others;
   RowListsView other_rows;

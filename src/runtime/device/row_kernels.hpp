@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What DistAttention does itself to rows in GPU memory: copies its own rows into the K/V buffer, rounds float32 sums,
-// adds its own gradients to those that came from others, copies single float32 values that lie in columns.
+// adds its own gradients to the received ones, copies single float32 values that lie in columns.
 #pragma once
 
 #include <cuda_runtime_api.h>

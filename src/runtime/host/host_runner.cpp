@@ -55,7 +55,7 @@ class HostRunner final : public ProgramRunner {
     for (int i = 0; keep_ != nullptr && i < program_.num_kept; ++i) {
       const Region& region = program_.regions[static_cast<size_t>(i)];
       HostTensor& tensor = regions_[static_cast<size_t>(i)];
-      if (tensor.rows() == 0) {  // nobody used it
+      if (tensor.rows() == 0) {  // not used yet
         tensor = context_.recorder.allocate(region.dtype, region.rows, region.heads, region.dim);
       }
       keep_->push_back(std::move(tensor));

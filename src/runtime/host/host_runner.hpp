@@ -13,7 +13,7 @@
 
 namespace tangram {
 
-/// Items of a cast that move as one collective operation: neighbours with the same exchange and name.
+/// Tensors of a cast that move as one collective operation: neighbours with the same exchange and name.
 struct HostCast {
   size_t first_item = 0;
   size_t num_items = 0;

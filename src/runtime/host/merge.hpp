@@ -10,7 +10,7 @@
 namespace tangram {
 
 /// `own` becomes the result of its keys, those of `others` (null: none) and the sink: out = sum_i exp(lse_i - lse)
-/// out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows that nobody computed get out 0, and lse -inf unless
+/// out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows without a partial result get out 0, and lse -inf unless
 /// there is a sink. In float64, own rows first, then others, then the sink in order. The sink's rows are those of
 /// `own`.
 void merge_partials(const PartialRows& own, const PartialRows* others, const SinkRows& sink);

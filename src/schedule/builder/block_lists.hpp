@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The image of chosen blocks for kernels that gather (NOTE [block image]), or backward have keys at rest
-// (key_lists.hpp), out of a table of which each head group has one. A line is a block of queries of one head group; a
-// bitmap says which blocks of keys it sees, whose groups of 16 keys are what its tiles list, in the order of keys. In
-// steps, each of which all teams have done before the next begins: clear, mark, count, place, fill.
+// The image of chosen blocks for kernels that gather (NOTE [block image]), or that are KV-stationary backward
+// (key_lists.hpp), from a table for each head group. A line is a block of queries of one head group; a bitmap says
+// which blocks of keys it sees, whose groups of 16 keys are what its tiles list, in the order of keys. In steps, each
+// of which all teams have done before the next begins: clear, mark, count, place, fill.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct BlockBuild {
   BlockState* state = nullptr;
   bool has_forward = false, gathers = true;
   bool has_backward = false;  ///< that gathers
-  KeyBuild keys;              ///< of one with keys at rest
+  KeyBuild keys;              ///< of a KV-stationary one
   int32_t seqlen_q = 0, seqlen_k = 0;
   int32_t tile_rows = 0;  ///< of the backward pass
   RegularTiles tiles[2];  ///< of each pass
@@ -103,7 +103,7 @@ TANGRAM_HOST_DEVICE inline TilesOfLine tiles_of_line(const BlockBuild& build, co
   return {build.tiles[pass].count(begin), build.tiles[pass].count(least(begin + lists.block, build.seqlen_q))};
 }
 
-/// What of the block on its diagonal a tile sees: groups that all rows see, then those that some do.
+/// What of the block on its diagonal a tile sees: groups that all rows see, then groups that some rows see.
 struct Diagonal {
   int32_t begin = 0;  ///< first key
   int32_t num_full = 0, num_masked = 0;
@@ -261,7 +261,7 @@ TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, 
            [&](int32_t i) { groups[build.num_full[line] + i] = row * lists.block + i * kGroupKeys; });
 }
 
-/// Of the work tiles of a pass the place of one: see NOTE [block image].
+/// The place of a work tile among those of its pass: see NOTE [block image].
 template <class Team>
 TANGRAM_HOST_DEVICE int64_t place_of_work_tile(const Team& team, const BlockBuild& build, int pass, int32_t head_group,
                                                int32_t tile) {

@@ -112,8 +112,8 @@ TANGRAM_HOST_DEVICE inline WorkTilePlace place_by_group(const Build& build, cons
           share.head_splits == 1 ? 0 : place(scheduled.earlier.cut, scheduled.group.cut, scheduled.before.cut, 1)};
 }
 
-/// Sections of pieces of all heads; of tiles that nobody sees, one group behind the others, those count that are the
-/// first of a head.
+/// Sections of pieces of all heads; fully masked tiles are one group behind the others, of which the first tiles of
+/// heads count.
 TANGRAM_HOST_DEVICE inline WorkTilePlace place_in_section(const Build& build, const ScheduledBefore& scheduled,
                                                           const Share& share, int32_t head, int32_t head_split) {
   const Sections& sections = build.state->sections;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Of the image of chosen blocks (block_lists.hpp) what a backward pass with keys at rest reads. A column is a block of
-// keys of one head group; a second bitmap says which blocks of queries see it. Its tiles of 128 keys visit the same
-// runs of them, but for the diagonal of causal blocks.
+// Of the image of chosen blocks (block_lists.hpp) the lists that a KV-stationary backward pass reads. A column is a
+// block of keys of one head group; a second bitmap says which blocks of queries see it. Its tiles of 128 keys visit the
+// same runs of them, but for the diagonal of causal blocks.
 #pragma once
 
 #include <cstdint>
@@ -93,7 +93,7 @@ TANGRAM_HOST_DEVICE void count_column(const Team& team, const KeyBuild& build, c
   });
 }
 
-/// Of a mask that is refused nobody sees anything.
+/// A refused mask is fully masked.
 template <class Team>
 TANGRAM_HOST_DEVICE void place_columns(const Team& team, const KeyBuild& build, bool refused) {
   if (!build.rest) return;

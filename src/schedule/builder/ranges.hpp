@@ -169,7 +169,7 @@ TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, in
 }
 
 /// The sixth, for one slice of a pass: whether it shows what one above does, and where it meets those above, whether
-/// none of them has keys of those that begin with it.
+/// none of them has keys of the slices that begin with it.
 template <class Team>
 TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, int side, int32_t at) {
   State& state = *build.state;

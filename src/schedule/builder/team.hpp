@@ -42,7 +42,7 @@ struct SerialTeam {
     total = value ? 1 : 0;
     return 0;
   }
-  // Changes of memory that several teams make at once; those that return something return what was there.
+  // Changes of memory that several teams make at once. If they return something, it is the previous value.
   static int32_t add(int32_t* at, int32_t value) {
     const int32_t old = *at;
     *at += value;

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Turns of deterministic calls, as work_list.cpp counts them: a run adds to a query tile as number `turn`, the number
-// of runs that come before it in the order of schedule and visit that tile. Where neighbouring tiles of a run have one
-// turn they are a segment. The steps:
+// of runs that come before it in the schedule and visit that tile. Where neighbouring tiles of a run have one turn they
+// are a segment. The steps:
 //
 //   order_runs   a warp a key tile     runs of the work tiles of one head, as they are scheduled and walked
 //   count_turns  a warp a query tile   which segments begin there: how many each run has
 //   place_turns  one team              where the segments of each run go
-//   list_turns   a warp a query tile   those that begin there, to their runs
+//   list_turns   a warp a query tile   the segments that begin there, to their runs
 //   fill_turns   a warp a key tile     the segments of its runs in the order of the walk, to the image
 //
 // The first three come between place_lists() and the filling of the image, since a mask whose turns have no room must

@@ -158,7 +158,7 @@ TEST_P(CpuAttention, StagesAddUpToOnePass) {
   }
 }
 
-TEST_P(CpuAttention, DeltaOfSomebodyElseReplacesOut) {
+TEST_P(CpuAttention, GivenDeltaReplacesOut) {
   const auto backend = make(GetParam());
   std::mt19937 rng(13);
   for (unsigned n = 0; n < 6; ++n) {

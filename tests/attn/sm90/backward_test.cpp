@@ -48,7 +48,7 @@ std::vector<Case> cases() {
   const std::vector<AttnSlice> documents{
       AttnSlice::causal({0, 100}, {0, 100}), AttnSlice::causal({100, 130}, {100, 130}),
       AttnSlice::full({130, 300}, {130, 300}), AttnSlice::full({300, 307}, {300, 307})};
-  // Rows and keys that nobody covers, overlapping ranges, bands on both sides.
+  // Rows and keys that no slice covers, overlapping ranges, bands on both sides.
   const std::vector<AttnSlice> holes{AttnSlice::full({10, 100}, {20, 200}),
                                      {{150, 250}, {220, 333}, kOpenMinDiag, 40},
                                      {{150, 250}, {0, 200}, -120, kOpenMaxDiag}};
@@ -112,7 +112,7 @@ std::vector<Case> cases() {
   };
 }
 
-/// For every class: gradients in float32 and in its dtype, sinks of both kinds, softcap, rows and keys of nobody.
+/// For every class: gradients in float32 and in its dtype, sinks of both kinds, softcap, fully masked rows and keys.
 std::vector<Case> cases_of(HeadDims dims) {
   const std::vector<AttnSlice> holes{AttnSlice::full({10, 100}, {20, 130}), {{110, 180}, {90, 240}, -60, 70}};
   const std::vector<AttnSlice> causal{AttnSlice::causal({0, 200}, {0, 260})};
@@ -191,7 +191,7 @@ TEST_P(Sm90Backward, AgreesWithDenseAttentionInFloat64ForEveryClass) {
   }
 }
 
-TEST_P(Sm90Backward, DeltaOfSomebodyElseReplacesOut) {
+TEST_P(Sm90Backward, GivenDeltaReplacesOut) {
   for (const Case& c : cases()) expect_close(c, GetParam(), true);
 }
 
@@ -199,7 +199,7 @@ TEST_P(Sm90Backward, RowsWithoutKeysAndKeysWithoutQueriesGetExactZeros) {
   for (const HeadDims dims : kHeadDims) {
     SCOPED_TRACE(dims);
     const Sm90Backend backend;
-    // Whole tiles and single rows that nobody covers, on both sides, whose inputs are NaN; outputs hold NaN before.
+    // Whole tiles and single rows that no slice covers, on both sides, whose inputs are NaN; outputs hold NaN before.
     const std::vector<AttnSlice> slices{AttnSlice::causal({130, 331}, {70, 300}),
                                         AttnSlice::full({500, 517}, {410, 411})};
     for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
@@ -297,8 +297,8 @@ TEST_P(Sm90Backward, CanBeCapturedByAGraphFromTheFirstCall) {
       backend.backward(of, device.args, stream);
       ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     };
-    // For the first kernels that a process captures the driver takes memory, whoever's they are: this test failed where
-    // it was the first to run.
+    // For the first kernels that a process captures the driver takes memory, whichever kernels they are: this test
+    // failed where it was the first to run.
     cudaGraph_t of_another = nullptr, graph = nullptr;
     ASSERT_NO_FATAL_FAILURE(capture(*prepare(backend, r), of_another));
     EXPECT_EQ(cudaGraphDestroy(of_another), cudaSuccess);
@@ -340,7 +340,7 @@ TEST_F(Sm90Backward, RepeatsBitwiseWhenDeterministicOnAnyNumberOfMultiprocessors
     device.args.options.deterministic = true;
     std::vector<char> first;
     for (int launch = 0; launch < (dims.is_128() ? 1000 : 100); ++launch) {
-      // With two CTAs, almost every work tile waits for one that the same CTA has scheduled with before.
+      // With two CTAs, almost every work tile waits for one that the same CTA computed before.
       device.args.options.sm_margin = launch % 10 == 1 ? num_sms - 2 : 0;
       backend.backward(*mask, device.args);
       device.fetch(r);
@@ -384,9 +384,9 @@ TEST_F(Sm90Backward, ScalesFromTheLeastToLargeOnes) {
   }
 }
 
-// Tiles of keys that nobody sees have a step without loads. With few CTAs they come between others, head by head: a
+// Tiles of keys that no query sees have a step without loads. With few CTAs they come between others, head by head: a
 // barrier that they left out let the steps after them wait for loads long done, or not wait at all.
-TEST_P(Sm90Backward, KeysThatNobodySeesAmongOthersDoNotStopTheKernel) {
+TEST_P(Sm90Backward, FullyMaskedKeysAmongOthersDoNotStopTheKernel) {
   for (const HeadDims dims : kHeadDims) {
     SCOPED_TRACE(dims);
     RandomConfig config;

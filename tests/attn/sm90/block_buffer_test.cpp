@@ -75,7 +75,7 @@ void expect_close(const test::RandomHeads& r) {
   test::expect_logits(r.all, r.expected);
 }
 
-// Masks of the GPU, then of the host, with NaN where nobody looks.
+// Masks of the GPU, then of the host, with NaN in values that must not be read.
 TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
   std::mt19937 rng(32);
   for (const BlockCase& of : {schedule::builder::block_case(500, 512, 16, 2, 16, 16, 2),
@@ -142,7 +142,7 @@ bool same(const HostTensor& one, const HostTensor& other) {
 }
 
 // One graph builds the lists of each head group and runs both passes; masks of their own give the same bits, but for
-// what is added in any order: dk and dv, and of blocks of 128, at which keys are at rest, dq.
+// what is added in any order: dk and dv, and of blocks of 128, which take the KV-stationary kernel, dq.
 TEST_F(Sm90BlockBuffer, ReplaysGiveTheBitsOfMasksOfTheirOwn) {
   constexpr int64_t kRows = 4096;
   struct Case {

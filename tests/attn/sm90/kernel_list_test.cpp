@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The list of kernels against those that were compiled, whose names tools/machine_code.txt holds.
+// The list of kernels against the compiled ones, whose names tools/machine_code.txt holds.
 #include "attn/sm90/kernel_list.hpp"
 
 #include <gtest/gtest.h>

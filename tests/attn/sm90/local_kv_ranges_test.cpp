@@ -14,7 +14,7 @@
 namespace tangram::sm90 {
 namespace {
 
-/// As the kernels look a tile up (key_stretches.cuh).
+/// As the kernels look a tile up (local_kv_ranges.cuh).
 int64_t local_kv_row(const std::vector<GranuleRange>& of_granule, int64_t first, int64_t num_keys) {
   const GranuleRange& local_range = of_granule[static_cast<size_t>(first / kLocalKvGranule)];
   return local_range.begin <= first && first + num_keys <= local_range.end ? first + local_range.shift : -1;
@@ -76,7 +76,7 @@ TEST(LocalKvRanges, LongLocalRangesAreReadButForTheirBorders) {
   EXPECT_EQ(local_kv_row(of_granule, 1372, 128), 4372) << "the last granule is not whole";
 }
 
-// A kernel keeps what it looked up last and asks it first (key_stretches.cuh).
+// A kernel keeps what it looked up last and asks it first (local_kv_ranges.cuh).
 TEST(LocalKvRanges, EveryEntryHoldsForAllTilesInIt) {
   std::mt19937 rng(4);
   for (int round = 0; round < 60; ++round) {

@@ -123,7 +123,8 @@ TEST(MaskBuffer, NoTableOfRowsIsReadWhereEachSeesAKey) {
     const std::string refused = support::message_of([&] { buffer.set(Mask(kRows, kRows, {})); });
     EXPECT_NE(refused.find("each row must see a key"), std::string::npos) << refused;
     const std::vector<int32_t> ends{0, static_cast<int32_t>(kRows)};
-    EXPECT_THROW(buffer.set_cu_seqlens({.q = ends.data(), .documents = 1}), InvalidArgument) << "nobody has looked";
+    EXPECT_THROW(buffer.set_cu_seqlens({.q = ends.data(), .documents = 1}), InvalidArgument)
+        << "the device list has not been checked";
   }
 }
 
@@ -201,7 +202,7 @@ TEST(MaskBuffer, SectionsOfTheForwardPassAreThoseOfPacks) {
   const Sm90Backend backend;
   for (const int64_t rows : {int64_t{8192}, int64_t{16384}, int64_t{65536}}) {
     const AttnShape shape{rows, rows, 64, 8, 128, 128, DType::kBFloat16};
-    const auto view = [&](int heads) {  // that nobody looks at
+    const auto view = [&](int heads) {  // whose values are not read
       return TensorView{
           {reinterpret_cast<void*>(uintptr_t{256}), DType::kBFloat16, rows, heads, 128, heads * int64_t{128}, 128}};
     };

@@ -68,7 +68,7 @@ TEST(MaskMemory, AMaskKeepsItsListsAndNothingElse) {
 }
 
 // Most programs make calls of one kind, and paid for the lists of both.
-TEST(MaskMemory, ListsOfCallsThatNobodyMakesAreNotMade) {
+TEST(MaskMemory, ListsOfUnusedCallKindsAreNotMade) {
   const Sm90Backend backend;
   for (const bool first : {false, true}) {
     Operands operands;

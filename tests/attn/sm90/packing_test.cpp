@@ -33,7 +33,7 @@ TEST(Packing, ARowTimesTheReciprocalIsItsQueryRow) {
 
 TEST(Packing, TilesOf192RowsTakeAnyNumberOfHeadsThatWastesFewRows) {
   for (const int group : {1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 16, 24, 48, 64}) EXPECT_EQ(packed(group, 64), group);
-  EXPECT_EQ(packed(13, 64), 1) << "10 of 192 rows would be nobody's";
+  EXPECT_EQ(packed(13, 64), 1) << "10 of 192 rows would be unused";
   EXPECT_EQ(packed(14, 64), 7);
   EXPECT_EQ(packed(40, 64), 10);
   EXPECT_EQ(packed(128, 64), 64);

@@ -78,7 +78,7 @@ std::vector<Case> cases() {
           {32, shape_of(250, 2050, 16, 2, kF16, 64), kF32}};
 }
 
-// NaN where nobody looks, in a workspace of NaN, called again and again.
+// NaN in values that must not be read, in a workspace of NaN, called again and again.
 TEST_F(Sm90QueryBackward, AgreesWithFloat64) {
   const Sm90Backend backend;
   for (const Case& c : cases()) {
@@ -152,7 +152,7 @@ TEST_F(Sm90QueryBackward, OtherCallsOfTheMaskAgreeToo) {
   }
 }
 
-// Where steps with keys at rest are full, or tiles see more than whole groups, there is no list.
+// Where KV-stationary steps are full, or tiles see more than whole groups, there is no list.
 TEST_F(Sm90QueryBackward, TakesMasksOfSmallBlocksAlone) {
   const Sm90Backend backend;
   const AttnShape shape{1024, 1024, 8, 1, 128, 128, DType::kBFloat16};

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Both Hopper passes on random slice sets with random options, tensors with gaps, NaN in everything that nobody may
+// Both Hopper passes on random slice sets with random options, tensors with gaps, NaN in everything that must not be
 // read, against dense attention in float64. Needs a Hopper GPU; skipped elsewhere.
 
 #include <gtest/gtest.h>

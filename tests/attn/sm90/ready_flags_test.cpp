@@ -162,7 +162,7 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
     forward(*plain, nullptr);
     wait();
     const HostTensor out = fetch(out_), lse = fetch(lse_);
-    // Arrivals cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
+    // ReadyFlags cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
     // launched for the first time behind one that waits, and loading it then would keep the call from returning.
     const auto late = prepare_slices(backend_, slices, shape(), kReadyFlags);
     for (const bool deterministic : {false, true}) {
@@ -262,7 +262,7 @@ TEST_P(ReadyFlagsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   EXPECT_EQ(control_block_[kRank].report, 0U) << "usable as before";
 }
 
-// Work tiles are drawn when the one before begins: what a CTA has drawn nobody else computes.
+// Work tiles are drawn when the one before begins: what a CTA has drawn no other CTA computes.
 TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();

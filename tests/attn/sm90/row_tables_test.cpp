@@ -145,7 +145,7 @@ class Sm90RowTables : public testing::Test {
 };
 
 /// Expects every row of `spread` where the tables sent it, equal to that of the plain call in its dtype, and nothing
-/// written elsewhere. `in_settled_dtype` and `in_own_dtype` are what plain calls gave.
+/// written elsewhere. `in_final_dtype` and `in_own_dtype` are what plain calls gave.
 void expect_rows(const char* name, const SpreadGradient& spread, const Destinations& to,
                  const std::vector<float>& in_own_dtype, const std::vector<float>& in_final_dtype, double tolerance) {
   const std::string scattered = spread.scattered.fetch(), final_tensor = spread.final_rows.fetch();
@@ -178,7 +178,7 @@ void expect_rows(const char* name, const SpreadGradient& spread, const Destinati
   EXPECT_TRUE(final_tensor == untouched_final) << name << ": writes final_tensor rows that no entry names";
 }
 
-/// Causal documents, windows, whole rectangles and keys that nobody sees, over a few tiles.
+/// Causal documents, windows, whole rectangles and fully masked keys, over a few tiles.
 std::vector<AttnSlice> draw_slices(int64_t rows, int64_t keys, std::mt19937& rng) {
   std::vector<AttnSlice> slices;
   const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(rng); };

@@ -30,7 +30,7 @@ TEST(TokenCalls, DeterministicOnesStoreAndCollectPartByPart) {
   const auto* indices = static_cast<const int32_t*>(operands.view(1, 8).data);
   const auto launches = [&](int64_t topk, bool deterministic) {
     args.options.deterministic = deterministic;
-    // Nobody looks there.
+    // Its content is not read.
     args.workspace = {operands.view(1, 8).data, attention.backward_workspace_bytes(kShape, topk, deterministic)};
     attention.backward(kShape, {indices, topk}, args);  // the first one has a page allocated
     const testing::RuntimeCounts before = testing::runtime_counts();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory in which calls compute belongs to nobody: whatever an earlier call left there, on whichever stream and thread,
-// and whatever becomes of the mask meanwhile, results are the same. Needs a Hopper GPU; skipped elsewhere.
+// Memory in which calls compute belongs to no call: whatever an earlier call left there, on whichever stream and
+// thread, and whatever becomes of the mask meanwhile, results are the same. Needs a Hopper GPU; skipped elsewhere.
 
 #include <gtest/gtest.h>
 

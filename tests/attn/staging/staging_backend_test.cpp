@@ -69,7 +69,7 @@ std::unique_ptr<StagingBackend> staged_cpu(HeapMemory::Counters& counters) {
   return std::make_unique<StagingBackend>(cpu(), std::make_unique<HeapMemory>(counters));
 }
 
-/// Rows and keys that nobody sees at both ends and in between.
+/// Fully masked rows and keys at both ends and in between.
 std::vector<AttnSlice> holes() {
   return {AttnSlice::full({3, 20}, {5, 30}), AttnSlice::causal({20, 41}, {40, 61}), {{20, 50}, {2, 12}, -30, 0}};
 }
@@ -88,7 +88,7 @@ void expect_same_bytes(const HostTensor& a, const HostTensor& b, const char* nam
   EXPECT_EQ(std::memcmp(a.data<char>(), b.data<char>(), static_cast<size_t>(a.bytes())), 0) << name;
 }
 
-// All outputs with the gaps between heads and rows, which nobody may touch.
+// All outputs with the gaps between heads and rows, which no call may touch.
 void expect_same(const RandomAttention& a, const RandomAttention& b) {
   expect_same_bytes(a.out, b.out, "out");
   expect_same_bytes(a.dq, b.dq, "dq");
@@ -141,7 +141,7 @@ TEST(StagingBackend, AccumulatesOverStagesAndLeavesRowsOfOthersAlone) {
   expect_same(staged, direct);
 }
 
-TEST(StagingBackend, DeltaOfSomebodyElseReplacesOut) {
+TEST(StagingBackend, GivenDeltaReplacesOut) {
   RandomAttention direct = make_random(config_of(false), holes(), 8),
                   staged = make_random(config_of(false), holes(), 8);
   HeapMemory::Counters counters;
@@ -162,7 +162,7 @@ TEST(StagingBackend, DeltaOfSomebodyElseReplacesOut) {
 }
 
 // See NOTE [rows under way]: what a thread of the transport is writing must not even be read.
-TEST(StagingBackend, ReadsNoKeyRowsThatNobodySees) {
+TEST(StagingBackend, ReadsNoFullyMaskedKeyRows) {
   RandomConfig config = config_of(false);
   config.seqlen_sink = 0;
   RandomAttention r = make_random(config, {AttnSlice::full({0, 53}, {10, 14})}, 5);

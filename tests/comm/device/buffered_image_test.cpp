@@ -138,7 +138,7 @@ TEST(BufferedImage, RefusesWhatHasNoRoom) {
       EXPECT_THAT(error.what(), HasSubstr(text));
     }
   };
-  expect_refused("landing rows=400", [](BufferedTables& t) { t.recv_buffer_rows = 401; });
+  expect_refused("recv_buffers rows=400", [](BufferedTables& t) { t.recv_buffer_rows = 401; });
   expect_refused("sent_rows=30", [](BufferedTables& t) { t.exchange.sends[0].rows.end = 46; });
   expect_refused("local_ranges=3", [](BufferedTables& t) { t.exchange.sends.resize(4, {2, {0, 1}, 0}); });
   expect_refused("local_ranges=3", [](BufferedTables& t) { t.own_rows.resize(4, {{0, 1}, 0}); });

@@ -83,7 +83,7 @@ TEST(ControlBlockAgreement, OneThatIsFarAheadWaits) {
       1);
 }
 
-TEST(ControlBlockAgreement, WhatDiffersIsSaidOnAllRanksWhoeverComesFirst) {
+TEST(ControlBlockAgreement, DifferencesAreReportedOnAllRanksInEitherOrder) {
   for (const int late : {0, 1}) {
     on_control_blocks(2, [late](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
       agreement.agree(fingerprint_of(1), 0);

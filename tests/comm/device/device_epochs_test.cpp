@@ -200,7 +200,7 @@ TEST_P(DeviceTransports, BeginCopiesOwnRowsBesideThoseOfPeers) {
   });
 }
 
-// Over NCCL each pass owned its landing buffers: a gigabyte a mask, which no bound of caches counted.
+// Over NCCL each pass owned its receive buffers: a gigabyte a mask, which no bound of caches counted.
 TEST_P(DeviceTransports, PassesThatShareMemoryTakeTurnsInIt) {
   if (!can_run(GetParam(), 2)) GTEST_SKIP() << "needs a GPU for each rank";
   constexpr int kSize = 2, kPasses = 4, kEpochs = 12;
@@ -265,7 +265,7 @@ TEST_P(DeviceTransports, RowsThatAreLeftKeepWhatTheCallerWrote) {
     spec.returns = {{kReturned, kRows, kHeads, kDim, DType::kFloat32, DType::kFloat32}};
     const auto pass = comm.prepare_pass(spec);
     const std::vector<Range> unseen = {{kReturned, kRows}}, returned = {{kReturned - 1, kRows}};
-    const std::vector<Range> absent = {{3, 5}, {10, 11}};  // of which nobody wrote an own part
+    const std::vector<Range> absent = {{3, 5}, {10, 11}};  // without an own part
     const bool leaves = pass->leave_rows(unseen, absent);
     EXPECT_EQ(leaves, GetParam() == DeviceTransport::kCopyEngine);
     if (leaves) {
@@ -354,7 +354,7 @@ TEST_P(DeviceTransports, KeptSlotsStayUntilAnotherPassTakesThem) {
   });
 }
 
-/// Two ranks: rank 0 is epochs ahead if nobody keeps it back. CTest runs this with a single hardware queue, where the
+/// Two ranks: rank 0 is epochs ahead if nothing keeps it back. CTest runs this with a single hardware queue, where the
 /// casts of rank 1 come behind work of rank 0 that waits for them.
 void expect_epochs_of_slow_casts(DeviceCommunicator& comm) {
   constexpr int kEpochs = 3, kStages = 40;

@@ -96,7 +96,7 @@ class DeviceTransports : public ::testing::TestWithParam<DeviceTransport> {
     run_device_ranks(GetParam(), size, rank_main, timeout_s);
   }
 };
-/// A ring: every rank sends all its rows to the next, in one stretch, so that copy engines move them.
+/// A ring: every rank sends all its rows to the next, in one range, so that copy engines move them.
 inline DevicePassSpec ring_spec(int rank, int size, int64_t rows, const char* label) {
   DevicePassSpec spec;
   spec.label = label;

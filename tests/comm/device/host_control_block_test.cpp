@@ -188,7 +188,7 @@ TEST(Watchdog, NoticesAStoppedProcessAfterTheTimeout) {
   expect_notice([] { raise(SIGSTOP); }, WaitKind::kSilent, 0.2, 20);
 }
 
-// Nobody learned for whom a GPU waited before its time was over.
+// It was not known for which rank a GPU waited before its time was over.
 TEST(Watchdog, TellsForHowLongAKernelHasWaited) {
   run_local_ranks(2, [](Communicator& comm) {
     HostControlBlock control_block(comm, 30);

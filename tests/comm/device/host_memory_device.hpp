@@ -86,7 +86,7 @@ class HostMemoryPass final : public DevicePass {
     if (under_way_.contains(stage)) under_way_[stage]->wait();
     under_way_.erase(stage);
   }
-  /// What is given is poison until rows come: whoever still reads it does not get what was there.
+  /// A released buffer is poison until rows come: a late reader does not get its old content.
   void release_credit(int stage, void*) override {
     epoch_.release_credit(stage);
     for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {

@@ -106,7 +106,7 @@ TEST(PassLayout, NeighbouringPiecesAreOneCopy) {
   EXPECT_EQ(make_pass_layout({0, 2}, spec).own_source_rows, 18);
 }
 
-TEST(PassLayout, PeersAreServedInTurnsSoThatNobodyIsEverybodysFirst) {
+TEST(PassLayout, EachRankServesPeersFromAnotherOneOn) {
   std::vector<RowCopy> sends;
   for (const int peer : {0, 1, 3}) sends.push_back({peer, {0, 1}, 0});
   DevicePassSpec spec;

@@ -76,7 +76,7 @@ TEST(ProcessIdentity, RanksWithEqualNumbersDoNotReadEachOthersAddresses) {
       HostControlBlock::store_first(control_block.row(1 - rank).report, static_cast<uint64_t>(100 + rank));
       group.communicator().barrier("written");
       if (HostControlBlock::load(control_block.row(rank).report) != static_cast<uint64_t>(101 - rank)) {
-        throw InternalError("the board is not shared");
+        throw InternalError("the control block is not shared");
       }
       group.communicator().barrier("read");
     });

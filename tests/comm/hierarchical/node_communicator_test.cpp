@@ -373,7 +373,7 @@ TEST(NodeCommunicator, StagesAreCastInOrder) {
   });
 }
 
-TEST(NodeCommunicator, RefusesRecvBufferTensorsOfAnother) {
+TEST(NodeCommunicator, RefusesRecvBuffersOfAnother) {
   const NodeLayout nodes{4, 2};
   const PassData data(4, 5);
   run_ranks(nodes, [&](DeviceCommunicator& comm) {

@@ -124,7 +124,7 @@ TEST(LocalGroup, MemoryOfARankThatGaveUpIsNotReadAnyMore) {
 }
 
 TEST(LocalGroup, TransferRunsWhileTheRankComputes) {
-  // The cast finishes although nobody waits for it: the caller only looks at the memory of a flag that comes with it.
+  // The cast finishes although no rank waits for it: the caller only looks at the memory of a flag that comes with it.
   run_local_ranks(2, [](Communicator& comm) {
     const int peer = 1 - comm.rank();
     const HostTensor src = testing::make_filled(DType::kFloat32, 8, 1, 4, comm.rank(), 0);

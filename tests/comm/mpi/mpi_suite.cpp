@@ -62,7 +62,7 @@ TEST(Mpi, TransferRunsWhileTheRankComputes) {
   const CastTensor tensors[] = {{src, dst}};
   comm.reset_counters();
   const auto handle = comm.group_cast({{{next, {0, 8}, 0}}, {{previous, {0, 8}, 0}}}, tensors, "background");
-  // Nobody waits, nobody calls MPI from here, and yet the rows come.
+  // No wait and no call of MPI happens here, and yet the rows come.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (comm.counters().operations == 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   EXPECT_EQ(comm.counters().rows_received, 8);

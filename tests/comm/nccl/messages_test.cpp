@@ -59,7 +59,7 @@ void deliver(const std::vector<StageMessages>& ranks, std::vector<RankMemory>& m
   for (size_t a = 0; a < ranks.size(); ++a) {
     for (const Message& message : ranks[a].sends) {
       const std::pair pair(static_cast<int>(a), message.peer);
-      ASSERT_LT(next[pair], receives[pair].size()) << "a send that nobody receives";
+      ASSERT_LT(next[pair], receives[pair].size()) << "a send without a receive";
       const Message& receive = receives[pair][next[pair]++];
       ASSERT_EQ(message.num_bytes, receive.num_bytes);
       RankMemory &source = memory[a], &target = memory[static_cast<size_t>(message.peer)];
@@ -163,7 +163,7 @@ TEST(NcclMessages, ReturnsFillTheAreaThatTheMergeReads) {
     }
     deliver(ranks, memory);
     for (size_t rank = 0; rank < memory.size(); ++rank) {
-      // Row `begin + i` of a source's stretch is the i-th of the owner's sends to it.
+      // Row `begin + i` of a source's range is the i-th of the owner's sends to it.
       for (int source = 0; source < size; ++source) {
         int64_t at = layouts[rank].return_begin[static_cast<size_t>(source)];
         for (const RowCopy& copy : pass.random.ranks[rank].sends) {

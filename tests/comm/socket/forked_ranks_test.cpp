@@ -48,7 +48,7 @@ TEST(ForkedRanks, WhatARankThrowsGoesToTheHandler) {
 }
 
 TEST(ForkedRanks, AFailureIsNoSuccessWhereChildrenAreNotWaitedFor) {
-  const auto before = std::signal(SIGCHLD, SIG_IGN);  // inherited from whoever started the program
+  const auto before = std::signal(SIGCHLD, SIG_IGN);  // inherited from the parent process
   const int code = run_forked_ranks(2, [](Communicator& communicator) { return communicator.rank(); }, on_error, 20);
   EXPECT_EQ(std::signal(SIGCHLD, before), SIG_IGN);
   EXPECT_EQ(code, 1);

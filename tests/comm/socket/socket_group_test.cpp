@@ -196,7 +196,7 @@ TEST(SocketGroup, HostThatDropsConnectionsIsGivenUpAtTheDeadline) {
   ASSERT_EQ(::bind(listener, reinterpret_cast<const sockaddr*>(&address), length), 0);
   ASSERT_EQ(::listen(listener, 0), 0);
   ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  // Nobody accepts, so that soon the queue is full and whoever comes then is not answered.
+  // No process accepts, so that soon the queue is full and later callers are not answered.
   std::vector<int> waiting;
   for (int i = 0; i < 8; ++i) {
     waiting.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));

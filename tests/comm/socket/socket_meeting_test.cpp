@@ -61,7 +61,7 @@ uint16_t free_port() {
 
 std::string tcp(uint16_t port) { return fmt::format("tcp:127.0.0.1:{}", port); }
 
-/// Connects as soon as somebody listens.
+/// Connects as soon as a process listens.
 comm::UniqueFd call(uint16_t port) {
   const sockaddr_in address = loopback(port);
   while (true) {

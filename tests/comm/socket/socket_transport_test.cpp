@@ -75,7 +75,7 @@ TEST(SocketTransport, RankThatWaitsForAStoppedOneIsNotBlamed) {
   EXPECT_THAT(texts[kStuck], StartsWith("barrier 'a': rank 1 did not take part within"));
 }
 
-TEST(SocketTransport, RanksThatWaitForEachOtherBlameNobody) {
+TEST(SocketTransport, RanksThatWaitForEachOtherBlameNoRank) {
   auto connections = make_connections(2);
   Link peer(std::move(connections[1][0]));
   std::atomic<bool> is_done = false;

@@ -77,8 +77,8 @@ TEST(Clock, ALinkCarriesOneCastAtATimeAndLinksWorkSideBySide) {
   EXPECT_EQ(run_clock(skeleton, loads)[0].total_s, 4);
 }
 
-TEST(Clock, NobodyWaitsForACastThatBringsNothing) {
-  // The link is busy until 9; an empty cast behind it holds nobody up.
+TEST(Clock, NoRankWaitsForACastThatBringsNothing) {
+  // The link is busy until 9; an empty cast behind it delays no rank.
   const Skeleton skeleton = {{Op{kPost, 0}, Op{kPost, 1}, Op{kWait, 1}, Op{kAttend, 0}, Op{kWait, 0}}, {{0}, {1}}, 1};
   ClockLoads loads = loads_of(skeleton, 1);
   loads.cast(0, 0).seconds = 9;
@@ -86,7 +86,7 @@ TEST(Clock, NobodyWaitsForACastThatBringsNothing) {
   EXPECT_EQ(run_clock(skeleton, loads)[0].total_s, 9);
 }
 
-TEST(Clock, WhatIsPackedDelaysItsCastAndWhatIsUnpackedWhoeverWaits) {
+TEST(Clock, PackingDelaysItsCastAndUnpackingTheWaitingRank) {
   const Skeleton skeleton = one_cast();
   ClockLoads loads = loads_of(skeleton, 1);
   loads.attend_s = {4, 5};

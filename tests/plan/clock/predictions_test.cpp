@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Predictions are those that were recorded, whatever becomes of the code that makes them. Where the model is changed on
+// Predictions equal the recorded ones, whatever becomes of the code that makes them. Where the model is changed on
 // purpose: TANGRAM_TEST_RECORD=FILE writes them anew, for tests/data/golden/predictions.csv.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -164,7 +164,7 @@ TEST(SubRings, BringEveryRowWhereItIsSeenAndItsGradientsHome) {
     const Mask mask(seqlen_q, seqlen_k, slices);
     expect_right(make_plan(mask, config));
     if (HasFatalFailure()) return;
-    // Whoever assigned the rows: a document's sub-group is the smallest that holds them.
+    // However rows are assigned: a document's sub-group is the smallest that holds them.
     const auto shuffled = [&](int64_t seqlen) {
       std::vector<int> ranks;
       for (int64_t row = 0; row < seqlen; ++row) ranks.push_back(static_cast<int>(row % config.cp_size));

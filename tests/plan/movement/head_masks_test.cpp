@@ -99,7 +99,7 @@ TEST(HeadMasks, WholeGroupsMoveWhereThatBalances) {
   EXPECT_LT(best, 0.8 * step_s(Movement::kQo));
 }
 
-TEST(HeadMasks, RowsAreAssignedOutAsForTheLargestMask) {
+TEST(HeadMasks, RowsAreAssignedAsForTheLargestMask) {
   const std::vector<Mask> masks = {sliding_window_mask(4096, {64, 0}), causal_mask(4096, 4096)};
   DistAttnConfig config = config_of(4, Movement::kAuto);
   const Plan plan = make_plan(masks, config);

@@ -96,8 +96,7 @@ struct Compared {
 };
 
 // Ours beside every published algorithm, on every published mask that is small enough, with rows that the planner
-// assigned out and with rows in sequence order, which a mask that changes finds as they are. One in seven under
-// sanitizers.
+// assigned and with rows in sequence order, which a mask that changes finds as they are. One in seven under sanitizers.
 std::vector<Compared> compare_with_published(int64_t max_seqlen, Movement algorithm = Movement::kAuto) {
   std::vector<Compared> result;
   int number = 0;
@@ -220,7 +219,7 @@ TEST(Movement, PlanningGrowsBelowQuadratic) {
 
 TEST(Movement, QueriesGoToTheirKeys) {
   DistAttnConfig config = config_of(4, Movement::kQo, 1);
-  config.dispatch = {DispatchAlgorithm::kZigzag, 8, 0};  // in sequence nobody else sees the last keys
+  config.dispatch = {DispatchAlgorithm::kZigzag, 8, 0};  // in sequence no other rank sees the last keys
   const Plan plan = make_plan(causal_mask(64, 64), config);
   for (const MovementRank& rank : plan.movement.forward) {
     EXPECT_EQ(rank.remote_kv_rows, 0);

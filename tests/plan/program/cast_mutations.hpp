@@ -162,7 +162,7 @@ inline bool is_sent_over(const Program& program, size_t sent) {
   return false;
 }
 
-/// Rows that come to where others are still being sent from. Where none do, nobody needs the wait.
+/// Rows that come to where others are still being sent from. Where none do, the wait is not needed.
 inline bool drop_sent(Mutant& m) {
   const auto op = any_op_that_moves<WaitSendOp>(m, &Exchange::sends);
   if (!op || !is_sent_over(m.program(), *op)) return false;

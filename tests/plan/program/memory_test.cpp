@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kRowBytes = 4;
 
-/// Regions of 1, 2, 4 and 8 rows; the first two may be kept, the second is used by nobody.
+/// Regions of 1, 2, 4 and 8 rows; the first two may be kept, the second is unused.
 Program small_program() {
   ProgramWriter writer(kHostTarget);
   const TensorRef kept = writer.arena(DType::kFloat32, 1, 1, 1);

@@ -43,7 +43,7 @@ inline constexpr NamedMutation kHarmful[] = {
     {"cast without a credit", cast_without_credit},
     {"not seen to be sent", drop_sent},
 };
-/// That may be harmless: rows that nobody reads or that are zero anyhow, two regions of equal content.
+/// That may be harmless: rows that are never read or are zero anyhow, two regions of equal content.
 inline constexpr NamedMutation kMaybeHarmless[] = {
     {"a sum or copy dropped", drop_sum}, {"a copy of floats dropped", drop_float_copy}, {"rows shifted", shift_rows},
     {"another region", move_region},     {"parts of another row", shift_lists},

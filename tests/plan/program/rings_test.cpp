@@ -51,7 +51,7 @@ TEST(Rings, TakeAsMuchMemoryOnAnyNumberOfRanks) {
     for (const int cp_size : {4, 8, 64}) {
       const ArenaBytes bytes = arena_bytes(*ring_plan(cp_size), ring_buffer_steps);
       EXPECT_EQ(bytes.forward, (2 + ring_buffer_steps) * kBlock) << cp_size;
-      // Gradients: those that leave, and those that come.
+      // Gradients: sent ones, and received ones.
       EXPECT_EQ(bytes.backward, (2 + ring_buffer_steps + 1 + 1 + ring_buffer_steps) * kBlock) << cp_size;
     }
   }

@@ -112,7 +112,7 @@ TEST(Verify, HarmfulMutationsAreCaught) {
   EXPECT_EQ(result.caught, result.made);
 }
 
-// Counted apart: those that are missed do no harm.
+// Counted apart: missed mutations do no harm.
 TEST(Verify, MostMutationsThatMayBeHarmlessAreCaught) {
   const Caught result = mutate_programs(kMaybeHarmless, support::is_long_run() ? 2'000 : 150, 0);
   EXPECT_GE(result.caught * 100, result.made * 90);

@@ -67,7 +67,7 @@ def check_death(how):
     print(f"rank {dist.get_rank()} saw it", flush=True)
 
 
-def check_no_rank_comes():
+def check_missing_peer():
     """The first key is where ranks meet."""
     if dist.get_rank() == 1:
         time.sleep(3)
@@ -101,7 +101,7 @@ def main():
         dist.destroy_process_group()
         return
     if sys.argv[1] == "alone":
-        check_no_rank_comes()
+        check_missing_peer()
         os._exit(0)
     world = dist.group.WORLD
     check_keys(None)

@@ -104,7 +104,7 @@ def check_scattered_rows():
 
 
 def check_streams():
-    """The pass runs on the current stream: values that are awaited are waited for, and nobody else waits."""
+    """The pass runs on the current stream, which waits for awaited values; other streams do not wait."""
     key = key_of()
     tensors = whole(2)
     dout = torch.ones_like(tensors[0])
@@ -123,7 +123,7 @@ def check_streams():
     stream.synchronize()
     for ours, wanted in zip((got[0], *got[2]), (expected[0], *expected[2]), strict=True):
         assert torch.equal(ours, wanted)
-    # Passes on two streams in turn share the landing buffers of the group.
+    # Passes on two streams in turn share the receive buffers of the group.
     streams = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
     results = []
@@ -221,7 +221,7 @@ def check_memory():
         dist.barrier()
         free, total = torch.cuda.mem_get_info()
         used.append(total - free - torch.cuda.memory_reserved())
-    assert max(used[4:]) - used[3] < 8 << 20, [u >> 20 for u in used]  # a landing area alone would be 8 MiB a mask
+    assert max(used[4:]) - used[3] < 8 << 20, [u >> 20 for u in used]  # a receive buffer alone would be 8 MiB a mask
 
 
 def check_nccl_group():

@@ -270,7 +270,7 @@ def check_kept():
         shards = [tangram.dispatch(t.detach(), key).requires_grad_() for t in whole(1)]
         grads = []
         for _ in range(3):
-            tangram.calc_attn(*shards, key)  # nobody asks for its gradients
+            tangram.calc_attn(*shards, key)  # without a backward pass
             outs = [tangram.calc_attn(*(x * scale for x in shards), key)[0] for scale in (1, 2)]
             for out in (outs[1], outs[0], outs[1]):  # that of the latest twice
                 grads += torch.autograd.grad(out, shards, torch.ones_like(out), retain_graph=True)

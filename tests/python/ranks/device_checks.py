@@ -59,7 +59,7 @@ def check_kept_on_device(group):
     def run(keeps):
         key = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(1, 1, keep_remote_kv=keeps)))
         shards = [tangram.dispatch(x.detach(), key).requires_grad_() for x in whole(150, 1)]
-        tangram.calc_attn(*shards, key)  # nobody asks for its gradients
+        tangram.calc_attn(*shards, key)  # without a backward pass
         outs = [tangram.calc_attn(*(x * scale for x in shards), key)[0] for scale in (1, 2)]
         grads, rows = [], []
         for out in (outs[1], outs[0], outs[1]):  # that of the latest twice
@@ -140,7 +140,7 @@ def check_mask_buffer(group):
     gc.disable()
     try:
         buffer = row = out = None
-        assert dropped() is None, "memory of a buffer that nobody has waits for the garbage collector"
+        assert dropped() is None, "memory of a dropped buffer waits for the garbage collector"
     finally:
         gc.enable()
 

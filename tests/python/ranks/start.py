@@ -43,7 +43,7 @@ def run_as_main(arguments, env, printed):
 
 
 def free_port():
-    """Of those that systems do not give away by themselves: nobody takes it before rank 0 has imported and listens."""
+    """A port outside the ephemeral range: no process takes it before rank 0 has imported and listens."""
     for port in random.SystemRandom().sample(range(20000, 32000), 100):  # tests that run beside this one have seeds
         with socket.socket() as probe:
             try:

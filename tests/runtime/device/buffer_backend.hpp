@@ -96,7 +96,7 @@ class BufferBackend final : public AttnBackend {
     AttnShape shape;
     std::unique_ptr<PreparedMask> mask;
   };
-  /// The mask that is set when a call runs, with the stretches of its table.
+  /// The mask that is set when a call runs, with the ranges of its table.
   template <class Args>
   PreparedMask& as_of_now(PreparedMask& buffer, const Args& args) const {
     PreparedMask& mask = *static_cast<Buffer&>(buffer).mask;

@@ -147,7 +147,7 @@ class Tensors {
 
   int64_t q_rows_, k_rows_;
   int q_heads_, k_heads_;
-  std::unique_ptr<char[]> memory_;  // which nobody touches
+  std::unique_ptr<char[]> memory_;  // which is never touched
   int64_t work_bytes_;
   std::unique_ptr<char[]> work_;
 };

@@ -166,7 +166,7 @@ TEST(DistMaskBuffer, RanksThatDifferAreToldSo) {
   });
 }
 
-// They meet, so that nobody has begun what others wait for.
+// They meet, so that no rank has begun what others wait for.
 TEST(DistMaskBuffer, UnderTheSanityCheckRanksThatDifferGoOn) {
   StepOptions options;
   options.heads = testing::heads_of(2, 1, DType::kFloat32);

@@ -113,7 +113,7 @@ TEST(DistMaskBuffer, ReplaysOfOneCaptureEqualCalls) {
   }
 }
 
-// Own stretches are longer than two borders, so that calls read what lies between where it is.
+// Own ranges are longer than two borders, so that calls read what lies between where it is.
 TEST(DistMaskBuffer, OwnKeysAreReadWhereTheyLie) {
   StepOptions options;
   options.heads = testing::heads_of(1, 1, DType::kFloat32);
@@ -175,7 +175,7 @@ TEST(DistMaskBuffer, ForwardPassesInARowWaitUntilPeersHaveReadTheirRows) {
   });
 }
 
-/// As another way of running plans does it, which shares neither tables nor transfers: bit for bit.
+/// Equal bit for bit to another way of running plans, which shares neither tables nor transfers.
 TEST(DistMaskBuffer, GradientsThatMoveInSixteenBits) {
   StepOptions options;
   options.heads = testing::heads_of(4, 2, DType::kBFloat16);

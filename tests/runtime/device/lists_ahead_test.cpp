@@ -101,7 +101,7 @@ TEST(ListsAhead, ThoseOfTheForwardPassAreMadeBesideTheRestOfAKey) {
       const DistAttention key(counted::make_pack_plan(seed, 2, 4096, 4), rank.communicator, backend);
       EXPECT_EQ(num_made, static_cast<int>(seed)) << "a key is there with the lists of its forward pass";
     }
-    EXPECT_GT(num_elsewhere, 0) << "whoever comes first makes them";
+    EXPECT_GT(num_elsewhere, 0) << "the first thread makes them";
   });
 }
 

@@ -43,7 +43,7 @@ Counts count_key(Ranks::Rank& rank, const std::shared_ptr<const Plan>& plan, std
   });
 }
 
-void expect_no_meeting(const Counts& counts, int size = 2) {
+void expect_no_rendezvous(const Counts& counts, int size = 2) {
   EXPECT_EQ(counts.meetings, 0);
   EXPECT_EQ(counts.waits, 0);
   EXPECT_LE(counts.allocations, size) << "of lists, for many keys";
@@ -65,7 +65,7 @@ TEST(NewKeys, OfOneShapeHardlyEverMeetOrWait) {
         const Counts counts = count_key(rank, counted::make_pack_plan(seed, size, 32768, 64), next);
         EXPECT_FALSE(next->met_peers());
         num_met += counts.meetings > 0 ? 1 : 0;
-        if (counts.meetings == 0) expect_no_meeting(counts, size);
+        if (counts.meetings == 0) expect_no_rendezvous(counts, size);
         const Counts end = rank.count([&] { key = std::move(next); });
         num_waited += end.waits + end.frees > 0 ? 1 : 0;
         EXPECT_EQ(end.meetings, 0);
@@ -119,9 +119,9 @@ TEST(NewKeys, MemoryGrowsInTheMiddleAndEarlierKeysGoOn) {
       small->forward(tensors.forward());
       small->backward(tensors.backward());
     });
-    expect_no_meeting(again);
-    expect_no_meeting(count_key(rank, counted::make_pack_plan(3, 2, 32768, 8), next));
-    expect_no_meeting(count_key(rank, counted::make_pack_plan(4, 2, 4096, 8), next));
+    expect_no_rendezvous(again);
+    expect_no_rendezvous(count_key(rank, counted::make_pack_plan(3, 2, 32768, 8), next));
+    expect_no_rendezvous(count_key(rank, counted::make_pack_plan(4, 2, 4096, 8), next));
   });
 }
 
@@ -165,7 +165,7 @@ TEST(NewKeys, ExactMemoryIsWhatTheLayoutsOfTheLargestMasksSay) {
         most = {std::max(most.recv_buffers, wanted.recv_buffers), std::max(most.returns, wanted.returns)};
         EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.recv_buffers + 2 * most.returns) << "seed " << seed;
       }
-      for (const auto& plan : plans) expect_no_meeting(count_key(rank, plan, key), size);
+      for (const auto& plan : plans) expect_no_rendezvous(count_key(rank, plan, key), size);
       EXPECT_EQ(rank.communicator.shared_bytes(), 2 * most.recv_buffers + 2 * most.returns);
       // All ranks together: that, flags and whole pages.
       float all = static_cast<float>((most.recv_buffers + most.returns) / 512);
@@ -262,7 +262,7 @@ TEST(NewKeys, RanksWithDifferentMasksAreAllToldSo) {
   }
 }
 
-// They meet, so that nobody has begun what others wait for.
+// They meet, so that no rank has begun what others wait for.
 TEST(NewKeys, UnderTheSanityCheckRanksThatDifferGoOn) {
   Ranks(2, true).run([&](Ranks::Rank& rank) {
     const auto plan_of = [](unsigned seed) { return counted::make_pack_plan(seed, 2, 8192, 8); };
@@ -292,7 +292,7 @@ TEST(NewKeys, OptionsThatDiffer) {
   });
 }
 
-TEST(NewKeys, DtypesThatNobodyComputesIn) {
+TEST(NewKeys, UnsupportedDtypes) {
   Ranks(2).run([](Ranks::Rank& rank) {
     const auto error_with = [&](const DistAttentionOptions& options) {
       return error_of(rank, [&] { return make_key(rank, counted::make_pack_plan(2, 2, 8192, 8), options); });

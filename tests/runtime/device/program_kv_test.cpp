@@ -168,7 +168,7 @@ TEST(ProgramKv, NanThatAPassMakesIsFoundUnderTheSanityCheck) {
   EXPECT_THAT(forward_messages(StreamBackend(), nothing), ::testing::Each(""));
 }
 
-TEST(ProgramKv, NanThatComesInIsNobodysFault) {
+TEST(ProgramKv, IncomingNanIsNoFault) {
   // Of a key of rank 0, whose queries see it; rank 1 gets it.
   const auto messages = forward_messages(StreamBackend(), [](int rank, StepInputs& inputs) {
     if (rank == 0) inputs.k.set(0, 0, 0, std::nanf(""));

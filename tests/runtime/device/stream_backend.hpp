@@ -16,7 +16,7 @@ namespace tangram::testing {
 
 class StreamBackend final : public AttnBackend {
  public:
-  /// Tiles of keys reach so far beyond a stretch.
+  /// Tiles of keys reach so far beyond a range.
   static constexpr int64_t kBorder = 2;
 
   std::string_view name() const override { return "stream"; }
@@ -59,7 +59,7 @@ class StreamBackend final : public AttnBackend {
     std::vector<LocalKvRange> local_ranges;
   };
 
-  /// The keys of a call: of a stretch those at its ends from the buffer, all others from where they lie.
+  /// The keys of a call: of a range those at its ends from the buffer, all others from where they lie.
   static HostTensor keys(const Prepared& mask, const ConstTensorView& buffer, const ConstTensorView& elsewhere) {
     HostTensor result(buffer.dtype, buffer.rows, buffer.heads, buffer.dim);
     for (int64_t row = 0; row < buffer.rows; ++row) copy_row(buffer, row, result.view(), row);

@@ -20,7 +20,7 @@ struct CallLayout {
   size_t accum_tiles;
   size_t tables;             // of so many query tiles each, that hold what belongs to a query head and tile
   int head_dim, head_dim_v;  // of the class
-  int num_kernels;           // which schedule work tiles and join pieces each for itself (launch_split)
+  int num_kernels;           // which take work tiles and join pieces each for itself (launch_split)
 
   CallLayout(size_t num_tiles, size_t num_accum_tiles, const AttnShape& shape, int num_masks = 1)
       : tiles(num_tiles),

@@ -130,7 +130,7 @@ struct Consumer : ConsumerBase<Traits> {
     for (;;) {
       finish_step(s, dp, visible, first);
       if (--num_steps == 0) break;
-      // In the first step this multiplies what an old buffer holds, for nobody.
+      // In the first step this multiplies an old buffer, and the result is not used.
       const Cursor<Traits> before = here.previous();
       DqSums dq;
       issue_dq(dq, before.buffer());

@@ -15,16 +15,16 @@ namespace tangram::sm90::backward {
 /// NOTE [turns] Work tiles are scheduled in the order of their tickets, and the turn of a step at its accumulator tile
 /// is the number of steps that add to the accumulator tile and belong to work tiles with smaller tickets, or come
 /// earlier in the walk of the same work tile. So a work tile waits only for work tiles scheduled before it, which a CTA
-/// either has finished or is working on: among the work tiles being worked on the one with the smallest ticket never
-/// waits for another. No deadlock, however few CTAs run.
+/// has finished or is working on. Among the work tiles in progress, the one with the smallest ticket never waits. No
+/// deadlock, however few CTAs run.
 template <typename Traits>
 struct DqWriter {
   const Params& params;
   Smem<Traits>& smem;
   const uint32_t warpgroup;
 
-  // Where the sums are not zeroed before, the first addition to half an accumulator tile stores. Without turns whoever
-  // comes first claims it, and others wait until it is there; a claimed store waits for nobody.
+  // Where the sums are not zeroed before, the first addition to half an accumulator tile stores. Without turns the
+  // first writer claims that store, and others wait until it is complete; the store itself does not wait.
   static constexpr int32_t kClaimed = 1;
   static constexpr int32_t kDirectStore = 2;
 
@@ -53,7 +53,7 @@ struct DqWriter {
     ptx::tma_store_commit();
     ptx::tma_store_wait_read<0>();
   }
-  /// Once the addition is complete, lets those that wait for it go on.
+  /// Once the addition is complete, lets the writers that wait for it go on.
   static __device__ __forceinline__ void announce_addition(int32_t* count, int32_t turn) {
     ptx::tma_store_wait<0>();
     ptx::fence_proxy_async_global();

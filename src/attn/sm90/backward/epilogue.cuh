@@ -113,11 +113,11 @@ __device__ __forceinline__ void visit_accum_tile(float4* accum_tile, float (&dk)
   }
 }
 
-/// Pieces add up in an accumulator tile: the first one stores, so that nobody need clear it, and the last one takes the
-/// sum into its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
+/// Pieces add up in an accumulator tile: the first one stores, so that no clearing is needed, and the last one takes
+/// the sum into its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
 /// waits only for pieces with smaller tickets (as NOTE [turns]). Else pieces have the places that they drew before
 /// their last steps (Producer::draw_place): one in the middle waits for the first, the last for all, and these have
-/// only their last step to end. No deadlock in either case, since the first one waits for nobody.
+/// only their last step to end. No deadlock in either case, since the first one never waits.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile& work_tile, uint32_t thread,
                                             float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {
@@ -141,7 +141,7 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile
       const float4 x = __ldcg(at);
       a += x.x, b += x.y, c += x.z, d += x.w;
     });
-    if (thread == 0) *turn = 0;  // nobody needs it; without a store here the compiler spills registers
+    if (thread == 0) *turn = 0;  // not needed; without a store here the compiler spills registers
     return true;
   }
   if (first) {

@@ -7,7 +7,7 @@
 // Warp roles                                                                                     registers
 //   warpgroup 0, thread 0       Producer: draws work tiles, TMA loads, writes messages                  24
 //                thread 32, 64  DqWriter: adds what consumer warpgroup 0, 1 has staged of dq to its accumulator tile
-//                               [deterministic: SplitWriter; else nobody]
+//                               [deterministic: SplitWriter; else idle]
 //                thread 96      with awaited keys: poll_ready_flags
 //   warpgroup 1, 2              Consumer, or PairConsumer, 64 keys each                            240
 //                               [PackedConsumer; or DkConsumer and DvConsumer, a kernel each]
@@ -21,7 +21,7 @@
 //   ds_full[buffer]             8 consumer warps    dS of a step, or a pair of steps, is written
 //   ds_empty[buffer]            8 consumer warps    it has been multiplied; pairs only, see Smem::ds [always]
 //   dout_empty                  8 consumer warps    [kSingleStageDout: dP of the step is made]
-//   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece, a slot each]
+//   dq_full[warpgroup]          4 warps             its dq of a step is staged [deterministic: of a piece in a slot]
 //   dq_empty[warpgroup]         1                   its writer has read it [likewise]
 // Named barriers: 1, 2 a warpgroup's zeros are written; 3, 4 its turn (PingPong); 5 pieces of a work tile meet
 // (join_pieces).
@@ -33,7 +33,7 @@
 //   ones                        what keys have where the queries have their row statistics
 //   stats                       -lse and -delta of the queries, as columns of S and dP
 //   dq                          staged for the writers
-//   step, work tile                  messages: StepMessage of a step, WorkTile of the step's work tile
+//   step, work_tile             messages: StepMessage of a step, WorkTile of the step's work tile
 //   dq_target, facts, ...       what the service threads keep for lack of registers
 //
 // Step kinds (StepKind, a sum of them in StepMessage::kind): kStepPlain, kStepMasked, kStepZeroRows, kStepAbsent,

@@ -92,7 +92,7 @@ struct LargeConsumer : ConsumerBase<Traits> {
   }
 };
 
-/// Those that make dq, which they add to its accumulator tile in pieces of 32 columns (DqLayout), or hand over in
+/// Consumers that make dq. They add it to its accumulator tile in pieces of 32 columns (DqLayout), or hand it over in
 /// deterministic calls.
 template <typename Traits>
 struct PieceConsumer : LargeConsumer<Traits> {

@@ -87,8 +87,8 @@ struct PackedConsumer : PieceConsumer<Traits> {
   /// S | exponentials | dP dV | dS | dK dQ of the step before | hand dQ over, S' | ...
   /// dK, dV and one of S, dP and dQ fill the registers: dS takes the place of P, hence waits for dV, and the second
   /// part of dQ that of dS. With softcap, whose dS needs more than P, dV comes before dP. From dK to S' a warpgroup has
-  /// its turn. Once a piece of dQ is under way the others follow without a wait for anybody but the writer (see
-  /// DkConsumer): what S' waits for comes before.
+  /// its turn. Once a piece of dQ is under way the others follow, and wait only for the writer (see DkConsumer): what
+  /// S' waits for comes before.
   __device__ __forceinline__ void run_steps(int32_t num_steps) {
     Scores s;
     bool first = true;  // no step before it whose dQ is to come
@@ -120,7 +120,7 @@ struct PackedConsumer : PieceConsumer<Traits> {
       arrive(&smem.ds_full[buffer(step)]);
       if (--num_steps == 0) break;
       if (!first) await_ds(step - 1);
-      // In the first step this multiplies what an old buffer holds, for nobody.
+      // In the first step this multiplies an old buffer, and the result is not used.
       Lead lead;
       Rest rest;
       issue_lead(lead, step - 1);

@@ -156,7 +156,7 @@ struct PairConsumer : ConsumerBase<Traits> {
       arrive(&smem.ds_full[buffer(pair)]);
       if (--num_pairs == 0) break;
       if (!first) await_ds(pair - 1);
-      // In the first pair this multiplies what an old buffer holds, for nobody.
+      // In the first pair this multiplies an old buffer, and the result is not used.
       DqSums dq;
       issue_pair_dq(dq, pair - 1);  // dK_a, dV_b, dK_b, dQ
       ptx::wgmma_wait<1>();

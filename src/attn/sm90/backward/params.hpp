@@ -114,7 +114,7 @@ struct PrePostParams {
   bool zeroed_sums;                   ///< as in Params
   bool always_zeroed;                 ///< adds_dq_from_registers
   const float* delta;                 ///< as lse, in place of out and dout; null: made of these
-  const BackwardMaskInfo* mask_info;  ///< as in Params; query tiles may then be empty, and their sums are nobody's
+  const BackwardMaskInfo* mask_info;  ///< as in Params; query tiles may then be empty, and their sums are unused
   int32_t head_dim, head_dim_v;       ///< as in Params
   int32_t heads_per_mask;             ///< 0: one mask; else see NOTE [tables of masks], num_q_tiles is that of a table
   void* keys_ready;                   ///< of the host: null, or a cudaEvent_t that the main kernel waits for

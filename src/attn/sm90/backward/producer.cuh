@@ -71,7 +71,7 @@ struct Producer {
     smem.step[stage].work_tile_slot = static_cast<int32_t>(slot());
     smem.dq_target[step % Traits::kDqTargets] = {kind & kStepStop ? kDqStop : kDqNothing, 0};
     ptx::mbarrier_arrive(&smem.q_full[stage]);
-    ptx::mbarrier_arrive(&smem.dout_full[stage]);  // nobody waits, but its phase must follow the steps
+    ptx::mbarrier_arrive(&smem.dout_full[stage]);  // no thread waits, but its phase must follow the steps
     ++step;
   }
 
@@ -155,8 +155,8 @@ struct Producer {
     }
   }
 
-  /// Pieces are joined by the one that ends last, which then waits for nobody who is still at its steps. Drawn before
-  /// the last step is pushed, when the consumers have others to do.
+  /// Pieces are joined by the one that ends last, which then waits for no piece that is still at its steps. Drawn
+  /// before the last step is pushed, when the consumers have others to do.
   __device__ __forceinline__ void draw_place() {
     WorkTile& work_tile = smem.work_tile[slot()];
     work_tile.head_split = atomicAdd(params.split_semaphore + work_tile.accum_tile, kPieceArrived) / kPieceArrived;
@@ -192,7 +192,7 @@ struct Producer {
     return (last.flags & kWorkTileOddPhase) ^ (last.num_steps != 0 ? kWorkTileOddPhase : 0);
   }
 
-  /// One thread. Tickets are scheduled in the order of the work tiles; the first one of a CTA is its index.
+  /// One thread. Tickets are drawn in the order of the work tiles; the first one of a CTA is its index.
   __device__ __forceinline__ void run_work_tiles() {
     int32_t parity = 0;  // of the work tiles with steps so far
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
@@ -208,8 +208,8 @@ struct Producer {
                          (smem.mask_info.walk.heads_innermost ? kWorkTileHeadsInside : 0);
       if (!Traits::kAnyDim && work_tile.num_steps != 0) parity ^= kWorkTileOddPhase;
       push_work_tile();
-      // Not earlier: a ticket drawn while this work tile has long to go would wait for it. The loads in flight hide
-      // this.
+      // Not earlier: a ticket drawn while this work tile has many steps left would wait for it. The loads in flight
+      // hide this.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
     push_empty_step(kStepStop);

@@ -28,11 +28,10 @@ inline constexpr int kConsumerWarps = 8;
 
 /// What a step asks of the consumers, in its message; several may hold.
 enum StepKind : int32_t {
-  kStepPlain =
-      0,  ///< all of the tile is visible; or the one step of a work tile that no query sees (WorkTile::num_steps)
+  kStepPlain = 0,     ///< all of the tile is visible, or no query sees the work tile (WorkTile::num_steps)
   kStepStop = 1,      ///< no more work tiles
   kStepMasked = 2,    ///< some (key, query) pair of the tile is not visible
-  kStepZeroRows = 4,  ///< some query rows of the tile are nobody's
+  kStepZeroRows = 4,  ///< some query rows of the tile belong to no query
   kStepAbsent = 8,    ///< with pairs: a work tile of an odd number of steps has no second one here
 };
 
@@ -145,8 +144,7 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static constexpr bool kMakesDv = true;
   static constexpr bool kSingleStageDout = false;  // see LargeTraits
   static constexpr int kStatsBytes = kStatsFloats * 4;
-  static constexpr int kWorkTileSlots =
-      4;  // the producer runs at most three work tiles ahead: each takes half of the stages
+  static constexpr int kWorkTileSlots = 4;  // the producer is at most three ahead: each takes half of the stages
   static_assert(kShape.backward_at_once > 0);
 };
 
@@ -191,7 +189,7 @@ struct alignas(1024) Smem {
   uint64_t dq_full[2], dq_empty[2];  // between a warpgroup and its DqWriter
   DqTarget dq_target[Traits::kDqTargets];
   int32_t segment;       // deterministic: of the producer's current run and tile
-  int32_t local_kv_row;  // of the producer's current work tile, see key_stretches.cuh
+  int32_t local_kv_row;  // of the producer's current work tile, see local_kv_ranges.cuh
   BackwardMaskInfo mask_info;
   [[no_unique_address]] PairBarriers<Traits::kAtOnce> pairs;
 };

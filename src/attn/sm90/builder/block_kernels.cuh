@@ -6,7 +6,7 @@
 //   mark_choices   threads     gets its bits
 //   count_choices  warps       what each line of it lists, or column, and what its tiles cost
 //   place_choices  one block   where lines list their groups; what is wrong
-//   fill_lists     warps       groups of keys, runs, work tiles in the order of work
+//   fill_lists     warps       groups of keys, runs, work tiles as they are scheduled
 //
 // What they do is in src/schedule/builder/block_lists.hpp, and the same on the host.
 #pragma once

@@ -16,8 +16,8 @@
 
 namespace tangram::sm90::builder {
 
-/// Memory to build images in, and a board in page-locked memory on which the GPU leaves what it refuses. Allocates on
-/// construction, and for the bitmap of blocks.
+/// Memory to build images in, and an error report in page-locked memory to which the GPU writes what it refuses.
+/// Allocates on construction, and for the bitmap of blocks.
 class DeviceBuilder {
  public:
   /// `image`: in device memory, which outlives the object. Of a capacity for blocks allocates for these, too. Throws

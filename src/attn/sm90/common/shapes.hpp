@@ -13,7 +13,7 @@ namespace tangram::sm90 {
 
 /// Of the forward kernel: work tiles of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose
 /// tanh needs registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V
-/// where a step keeps it until it knows that it needs no second look, and there is no room for both.
+/// if a step keeps K until lazy rescaling needs no recomputation, and there is no room for both.
 struct ForwardShape {
   int warpgroups = 0;
   int keys = 0;
@@ -126,9 +126,8 @@ inline constexpr ShapeClass kShapeClasses[] = {
                  .lazy_rescale = true},
      .gathers = true,
      .backward_at_once = 1},
-    // Q has one stage: a work tile ends before the next one begins. A third warpgroup spares a third of what K and V
-    // move,
-    // but makes work tiles longer.
+    // Q has one stage: a work tile ends before the next one begins. A third warpgroup spares a third of the traffic of
+    // K and V, but makes work tiles longer.
     {.head_dim = 192,
      .head_dim_v = 128,
      .exact = false,

@@ -123,8 +123,8 @@ struct ConsumerBase {
     o_started = true;
   }
 
-  /// Zeroes the rows of the pending V that nobody sees: their probabilities are 0, but 0 * NaN is NaN. Both warpgroups
-  /// may write the same zeros.
+  /// Zeroes the rows of the pending V that no query sees: their probabilities are 0, but 0 * NaN is NaN. Both
+  /// warpgroups may write the same zeros.
   template <int kN>
   __device__ __forceinline__ void clear_unseen_v() {
     const int end = v_offset16<kN>() * 16 + kN;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Masks and online softmax of a consumer warpgroup of the forward kernel: which scores its rows see, references in the
-// place of maxima (docs/design/forward_sm90.md, "Softmax without maxima"), and the second look at scores that were
+// place of maxima (docs/design/forward_sm90.md, "Softmax without maxima"), and lazy rescaling of scores that were
 // exponentiated without.
 #pragma once
 

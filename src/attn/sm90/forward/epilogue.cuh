@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// End of a work tile: normalisation, sink, merge with an earlier part, and the stores of out, lse and max_logits.
+// End of a work tile: normalisation, sink, combination with an earlier part, and the stores of out, lse and max_logits.
 #pragma once
 
 #include "attn/sm90/common/fragments.cuh"
@@ -199,7 +199,7 @@ __device__ __forceinline__ RowFactors finish_sums(const ForwardParams& params,
     float* to = params.lse;
     if constexpr (Traits::kSplitKv) to = is_part<Traits>(work_tile) ? params.part_lse : params.lse;
     if (threadIdx.x % 4 == 0 && place.valid) to[place.row * params.lse_row_stride + place.head] = lse[half];
-    // What is staged over rows of Q that are nobody's stays there.
+    // Values staged over unused rows of Q stay there.
     if (Traits::kAnyGqaRatio && !place.valid) factors.accumulated[half] = 0.0f;
   }
   if (params.max_logits != nullptr) {

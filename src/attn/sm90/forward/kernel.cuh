@@ -15,22 +15,22 @@
 // mbarriers                  arrivals                  a phase ends when
 //   q_full[stage]            1 and bytes               Q and WorkTileRows of a work tile are there
 //   q_empty[stage]           C                         each warpgroup's rows have been stored from the stage
-//                            4 C (kSingleStageQ)              all scores of the work tile have been made
-//   k_full[stage]            1 and bytes; 1 (kMetadataWarp)  K and the message of a step are there
-//   k_empty[stage]           4 C consumer warps        nobody looks at its scores again
+//                            4 C (kSingleStageQ)       all scores of the work tile have been made
+//   k_full[stage]            1 and bytes (*)           K and the message of a step are there; (*) + 1: kMetadataWarp
+//   k_empty[stage]           4 C consumer warps        its scores are not needed again
 //   v_full[stage]            1 and bytes               V of the step is there
 //   v_empty[stage]           4 C consumer warps        it has been multiplied
 //   work_full[slot]          1                         the scheduler has written a work tile
-//   work_empty[slot]         1, 2 (kMetadataWarp)            who walks it has done so
+//   work_empty[slot]         1, 2 (kMetadataWarp)      its walkers have finished it
 // Named barriers, one for each warpgroup: from 1 on its turn (PingPong); from C + 1 its zeros in V, or its rows of out,
-// are written; from 2 C + 1 it agrees on a second look.
+// are written; from 2 C + 1 it agrees on lazy rescaling.
 //
 // Shared memory (ForwardSmem)
 //   q                        kStagesQ tiles of 64 C rows; with more than one the rows of out leave from there
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
-//   step, work tiles, work        messages: StepMessage of a step of K, WorkTileRows of a work tile of Q, WorkMessage
+//   step, work_tiles, work   messages: StepMessage of a step of K, WorkTileRows of a work tile of Q, WorkMessage
 //   intervals                of each row the keys that it sees of the run at hand, its warp's own
-//   seen, stretch            what the service threads keep for lack of registers
+//   seen, range            what the service threads keep for lack of registers
 //   arrived                  which awaited keys have come
 //
 // Step kinds (StepKind, a sum of them in the word of each warpgroup): kStepSteady, kStepFirst, kStepNewRun, kStepTail,

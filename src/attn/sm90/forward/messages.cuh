@@ -14,7 +14,7 @@ namespace tangram::sm90 {
 struct alignas(16) StepMessage {
   uint32_t word[3];   ///< one for each warpgroup: its window, StepKind, the groups of keys to be masked
   int32_t k0;         ///< key of row 0 of the tile
-  int32_t v_valid;    ///< with kStepTail: rows of the V tile from here on are nobody's and must not enter a product
+  int32_t v_valid;    ///< with kStepTail: rows of the V tile from here on are unused and must not enter a product
   int32_t first_key;  ///< keys before it belong to the step before
   int32_t interval_begin;
   int32_t row_begin, row_end, slice_begin, slice_end;  // of the run, see run_rows.cuh

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which query row and which head a row of a tile is. The query heads of a group share the tile: packed row r is query
 // row r / pack of head r % pack. Pack is a power of two, a shift, unless Traits::kAnyGqaRatio: then it is any other
-// number, ForwardParams::packing says which, and the last rows of a tile may be nobody's.
+// number, ForwardParams::packing says which, and the last rows of a tile may be unused.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ __device__ __forceinline__ int32_t head_in_group(const ForwardParams& params, in
   return packed_row & ((1 << params.pack_log2) - 1);
 }
 
-/// Rows of a tile that are somebody's.
+/// Used rows of a tile.
 template <typename Traits>
 __device__ __forceinline__ int32_t used_rows(const ForwardParams& params) {
   return query_row_of<Traits>(params, Traits::kBlockM) * heads_of_tile(params);
 }
 
-/// Zeroes the rows that are nobody's, which no load writes: what a NaN there would cost is a second look at each step.
+/// Zeroes the unused rows, which no load writes: a NaN there would cost a lazy rescaling at each step.
 template <typename Traits, typename Smem>
 __device__ __forceinline__ void clear_unused_rows(const ForwardParams& params, Smem& smem) {
   const int32_t first = used_rows<Traits>(params);

@@ -207,7 +207,7 @@ struct Producer {
       const int32_t entry = read_entry(run, first_key);
       StepMessage& message = begin_step();
       const bool first = first_key == k_begin;
-      // The last tile is moved back to the end of the run, so that V holds no rows that nobody may have written.
+      // The last tile is moved back to the end of the run, so that V holds no rows that may be unwritten.
       const int32_t k0 = max(min(first_key, k_end - Traits::kBlockN), k_begin);
       if constexpr (kWrites)
         write_message(params, smem, message, run, k0, first_key, k_end, first && first_run, unread);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The thread of the forward kernel that schedules work to its CTA.
+// The thread of the forward kernel that takes work for its CTA.
 #pragma once
 
 #include "attn/sm90/forward/params.hpp"

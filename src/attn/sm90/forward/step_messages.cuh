@@ -76,7 +76,7 @@ __device__ __forceinline__ void write_message(const ForwardParams& params, const
                                               StepMessage& message, const TileRange& run, int32_t k0, int32_t first_key,
                                               int32_t k_end, bool first_of_work_tile, bool& unread) {
   uint32_t flags = first_of_work_tile ? kStepFirst : kStepNone;
-  // Past the sequence TMA writes zeros, past the run's end there may be rows that nobody sees.
+  // Past the sequence TMA writes zeros, past the run's end there may be rows that no query sees.
   const bool gathered = Traits::kGathered && run.group_begin >= 0;
   if (k0 + Traits::kBlockN > k_end && (gathered || k_end < params.seqlen_k)) flags |= kStepTail;
   message.k0 = k0;

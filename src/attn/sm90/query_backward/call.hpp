@@ -12,7 +12,8 @@
 namespace tangram::sm90::query_backward {
 
 /// Whether these kernels can take the call, of a mask that has a list for them: no softcap, no gradients of sinks, no
-/// awaited keys or lie elsewhere, gradients neither added to others nor spread over tensors, in any order.
+/// awaited keys, no local K/V in other tensors, gradients neither added to others nor spread over tensors, in any
+/// order.
 bool takes(const AttnBackwardArgs& args, bool awaited_keys);
 
 /// Enqueues the call, whose arguments have been checked.

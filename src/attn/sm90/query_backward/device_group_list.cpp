@@ -18,8 +18,8 @@
 namespace tangram::sm90::query_backward {
 namespace {
 
-// Of a multiprocessor, in steps of the kernel that has keys at rest, which take 2.3 us where few of their cells are
-// visible (docs/devlog/2026-11-25-gathered-backward.md).
+// Of a multiprocessor, in steps of the KV-stationary kernel, which take 2.3 us where few of their cells are visible
+// (docs/devlog/2026-11-25-gathered-backward.md).
 constexpr double kStepCost = 2.55;
 constexpr double kWorkTileCost = 2.5;
 // Where it computes fewer cells than this for each visible one, there is nothing to gain.

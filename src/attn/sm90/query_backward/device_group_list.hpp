@@ -59,11 +59,11 @@ class DeviceGroupList {
   cuda::PackedArray work_tiles_, groups_, masks_;
 };
 
-/// Steps of the kernels that have keys at rest, of all heads.
+/// Steps of the KV-stationary kernels, of all heads.
 double kv_stationary_steps(const schedule::WorkList& work);
 
 /// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end sooner with these kernels
-/// than with those that take so many steps; null for others, for other head dimensions, and where
+/// than with kernels that take so many steps; null for others, for other head dimensions, and where
 /// schedule::group_work_tiles has none.
 std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
                                                const AttnShape& shape, double kv_stationary_steps);

@@ -23,7 +23,7 @@
 //   q, dout                  128 packed rows of a work tile
 //   k, v                     kStagesK tiles of kKeys gathered keys, one tile
 //   stats, ones              -lse and -delta of the rows, as columns of S and dP; what keys have there
-//   step, work tile               messages; the planner's work tile
+//   step, work_tile          messages; the planner's work tile
 //   ds                       kDsBuffers times dS, keys by rows
 //
 // Step kinds (StepKind, a sum of them in StepMessage::kind): kStepFirst, kStepLast, kStepOddWorkTile, kStepStop.

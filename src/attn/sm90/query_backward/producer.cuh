@@ -17,7 +17,7 @@ struct Planner {
   const Params& params;
   Smem<Traits>& smem;
   uint32_t step = 0;             // in all work tiles
-  uint32_t work_tile_count = 0;  // of those that see keys
+  uint32_t work_tile_count = 0;  // of work tiles that see keys
 
   /// Order of work as in the forward kernel (locate_work): sections of head groups, work tiles in the order of the
   /// list, the groups innermost. Returns the head group.
@@ -71,7 +71,7 @@ struct Planner {
                   odd | (first == 0 ? kStepFirst : 0) | (first + kStepGroups >= num_groups ? kStepLast : 0));
       }
       if (num_groups != 0) ++work_tile_count;
-      // Not earlier: a ticket drawn while this work tile has long to go would wait for it.
+      // Not earlier: a ticket drawn while this work tile has many steps left would wait for it.
       ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
     }
     smem.work_tile = GroupWorkTile{};

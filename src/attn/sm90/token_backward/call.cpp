@@ -150,7 +150,7 @@ std::string refusal(const AttnShape& shape, int64_t topk) {
     return fmt::format("head_dim 64 or 128, of v too (got head_dim={}, head_dim_v={})", shape.head_dim,
                        shape.head_dim_v);
   }
-  // WorkTiles, rows of sums, and places in lists are 32-bit numbers.
+  // Work tiles, rows of sums, and places in lists are 32-bit numbers.
   constexpr int64_t kMost = (int64_t{1} << 31) - 65536;
   for (const bool deterministic : {false, true}) {
     const Sizes sizes(shape, topk, deterministic);

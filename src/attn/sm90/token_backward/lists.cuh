@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The kernel that makes the lists of work tiles of several queries from token indices: each key that any of the queries
-// sees once, in ascending order, with the rows that see it. A CTA marks keys in a map in shared memory, stretch by
-// stretch, and lists what is marked.
+// sees once, in ascending order, with the rows that see it. A CTA marks keys in a map in shared memory, range by
+// range, and lists what is marked.
 #pragma once
 
 #include "attn/sm90/token_backward/traits.cuh"
@@ -12,7 +12,7 @@ namespace tangram::sm90::token_backward {
 
 inline constexpr int kListThreads = 512;
 inline constexpr int kListWarps = kListThreads / 32;
-inline constexpr int kMapKeys = 32768;   // of a stretch
+inline constexpr int kMapKeys = 32768;   // of a range
 inline constexpr int kKeysOfThread = 8;  // that are looked at together
 inline constexpr int kKeysOfCta = kListThreads * kKeysOfThread;
 static_assert(kMapKeys % kKeysOfCta == 0 && kRowBlocks == 16 && kKeysOfThread == 8);
@@ -39,7 +39,7 @@ struct ListMaker {
         first_query((params_in.first_work_tile + in_part) % params_in.work_tiles_per_group * params_in.packing.tokens) {
   }
 
-  /// Marks what queries see of the stretch of keys from `begin` on; a warp 32 indices of a query at a time.
+  /// Marks what queries see of the range of keys from `begin` on; a warp 32 indices of a query at a time.
   __device__ __forceinline__ void mark(int32_t begin) {
     const auto warp = static_cast<int32_t>(threadIdx.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
     const int32_t blocks_per_token = params.packing.rows_per_token / kBlockRows;
@@ -56,7 +56,7 @@ struct ListMaker {
     }
   }
 
-  /// Where this thread's `own` entries go, of those that all threads have; counts them.
+  /// Where this thread's `own` entries go among the entries of all threads; counts them.
   __device__ __forceinline__ int32_t place(int32_t own) {
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     int32_t upto = own;

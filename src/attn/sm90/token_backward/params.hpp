@@ -102,7 +102,7 @@ struct PrePostParams {
   float* stats;           ///< as in Params
   float* dk_sums;         ///< likewise, and behind it, without a gap, those of dv
   int32_t* tickets;       ///< of each part; set to zero
-  uint8_t* nans;          ///< as in ListParams, or null: nobody asks
+  uint8_t* nans;          ///< as in ListParams, or null: not wanted
   const void* keys[2];    ///< as in Params, from here to key_row_bytes
   int64_t key_head_bytes[2];
   int32_t key_row_bytes[2];

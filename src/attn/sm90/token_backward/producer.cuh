@@ -19,7 +19,7 @@ struct Planner {
   typename Traits::SmemType& smem;
   int32_t in_part = 0;           // the work tile
   int32_t first = 0;             // key of the next step
-  uint32_t work_tile_count = 0;  // of those that see keys
+  uint32_t work_tile_count = 0;  // of work tiles that see keys
   ListHead head{};               // of the work tile
 
   __device__ Planner(const Params& params_in, typename Traits::SmemType& smem_in) : params(params_in), smem(smem_in) {}
@@ -38,8 +38,8 @@ struct Planner {
     }
   }
 
-  /// After the last step of a work tile. Not earlier: a ticket drawn while a work tile has long to go would wait for
-  /// it.
+  /// After the last step of a work tile. Not earlier: a ticket drawn while a work tile has many steps left would wait
+  /// for it.
   __device__ __forceinline__ void draw_work_tile() {
     if (head.count > 0) ++work_tile_count;
     begin_work_tile(atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x));

@@ -58,8 +58,8 @@ struct ListCheck {
     return end;
   }
 
-  /// Counts a list that is refused. Stores of several threads to the host may land in any order: whoever finds that
-  /// others have counted since stores again, so that the last to land is the largest.
+  /// Counts a list that is refused. Stores of several threads to the host may arrive in any order. A thread that finds
+  /// that others have counted since stores again, so that the last store to arrive is the largest.
   __device__ __forceinline__ void tell() {
     atomicAdd(params.num_refused, 1);
     const volatile int32_t& now = *params.num_refused;
@@ -81,7 +81,7 @@ struct ListCheck {
     const uint32_t wrong = __ballot_sync(0xffffffff, outside || repeats);
     if (wrong != 0) {
       end = 0;
-      // One lane tells: the last of those that have something to.
+      // One lane reports: the last lane with something to report.
       if ((wrong >> lane) == 1) {
         *reinterpret_cast<int4*>(&params.control_block->last) = {row, head, wrong_key, outside ? 0 : 1};
         tell();

@@ -25,12 +25,12 @@ struct WorkTile {
   }
 };
 
-/// Walks the work tiles of a CTA that see keys. What comes next is asked for a work tile ahead.
+/// Walks the work tiles of a CTA that see keys. The next list is requested a work tile ahead.
 struct WorkTileCursor {
   const Params& params;
   int32_t index;
   int32_t count = 0;  // entries of the list of work tile `index` to walk
-  int32_t ahead;      // those of the work tile behind it
+  int32_t ahead;      // entries of the work tile behind it
 
   __device__ explicit WorkTileCursor(const Params& params_in)
       : params(params_in), index(static_cast<int32_t>(blockIdx.x) - static_cast<int32_t>(gridDim.x)) {
@@ -99,7 +99,7 @@ struct Producer {
   const uint32_t thread;
   uint32_t step = 0;             // in all work tiles
   uint32_t handed = 0;           // of these, how many consumers know of
-  uint32_t work_tiles = 0;       // of those that see keys
+  uint32_t work_tiles = 0;       // of work tiles that see keys
   uint32_t work_tile_begin = 0;  // the first step of the last one
   int32_t keys[kRowsOfThread];
 

@@ -80,7 +80,7 @@ inline std::vector<Case> any_dim_cases() {
   };
 }
 
-/// What any_dim_cases have not: awaited keys or lie elsewhere, gradients that go row by row, sinks, delta in the
+/// What any_dim_cases lack: awaited keys, local K/V in other tensors, gradients that go row by row, sinks, delta in the
 /// place of out.
 inline std::vector<Case> option_cases() {
   const std::vector<AttnSlice> upper_and_rest{AttnSlice::causal({0, 150}, {0, 650}),

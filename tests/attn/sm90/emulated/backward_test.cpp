@@ -35,7 +35,7 @@ void expect_options_close() {
 TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsHeadDim64) { expect_options_close<64>(); }
 TEST(Sm90EmulatedBackward, AwaitedKeysRowTablesAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
-// PingPong of lists that a GPU builds follow its own schedule: packs in pieces of unequal lengths, one nested group in
+// Turns of lists that a GPU builds follow its own schedule: packs in pieces of unequal lengths, one nested group in
 // sections, blocks that share queries.
 TEST(Sm90EmulatedBackward, DeterministicCallsScheduledByRule) {
   using Traits = sm90::backward::Traits<__nv_bfloat16, 64, false, true>;

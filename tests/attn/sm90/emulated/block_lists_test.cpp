@@ -169,7 +169,7 @@ TEST(Sm90EmulatedBlockLists, BothPassesOverThemAgreeWithFloat64) {
   }
 }
 
-/// The backward pass with keys at rest.
+/// The KV-stationary backward pass.
 template <int kHeadDim>
 void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_host, const Order& order) {
   SCOPED_TRACE(testing::Message() << c.shape.seqlen_q << " rows, blocks of " << choice.of_groups[0].block << ", causal "
@@ -207,7 +207,7 @@ void expect_gradients(const BlockCase& c, const BlockChoice& choice, bool of_hos
 }
 
 // With NaN in what a head group does not see, and in queries that see nothing.
-TEST(Sm90EmulatedBlockLists, KvStationaryAgreeWithFloat64) {
+TEST(Sm90EmulatedBlockLists, KvStationaryAgreesWithFloat64) {
   std::mt19937 rng(23);
   int seed = 0;
   for (const AttendedCase& c :
@@ -251,7 +251,7 @@ void expect_beside_nans(const HostTensor& got, const std::vector<double>& want, 
 }
 
 // A key with NaN is one of block 4 of head group 0, which query blocks 4 and 5 chose there. Some queries chose nothing,
-// and a block of keys that nobody chose is NaN.
+// and a block of keys that no query chose is NaN.
 TEST(Sm90EmulatedBlockLists, NanInAKeyReachesRowsThatChoseItAlone) {
   const BlockCase c = builder::block_case(96, 112, 16, 2, 16, 16, 2);
   const BlockChoice choice =
@@ -259,7 +259,7 @@ TEST(Sm90EmulatedBlockLists, NanInAKeyReachesRowsThatChoseItAlone) {
   RandomHeads r = make_heads(c, 128, choice);
   for (HostTensor* tensor : {&r.all.k, &r.all.v}) tensor->set(70, 0, 77, std::numeric_limits<float>::quiet_NaN());
   for (HostTensor* tensor : {&r.all.k, &r.all.v}) {
-    for (int d = 0; d < 128; ++d) ASSERT_TRUE(std::isnan(tensor->at(100, 1, d))) << "nobody sees it";
+    for (int d = 0; d < 128; ++d) ASSERT_TRUE(std::isnan(tensor->at(100, 1, d))) << "no query sees it";
   }
   const auto sees = [](int64_t row, int head) { return row >= 64 && head < 8; };
   run_passes<128>(r, c, choice, emulated::order(1),

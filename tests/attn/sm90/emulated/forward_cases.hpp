@@ -75,7 +75,7 @@ inline std::vector<AttnSlice> upper_and_rest(int64_t rows) {
   return {AttnSlice::causal({0, rows * 3 / 4}, {0, 650}), AttnSlice::full({rows * 3 / 4, rows}, {100, 700})};
 }
 
-/// What any_dim_cases have not: awaited keys or lie elsewhere, parts of tiles, maxima.
+/// What any_dim_cases lack: awaited keys, local K/V in other tensors, parts of tiles, maxima.
 inline std::vector<Case> option_cases() {
   return {
       {.name = "awaited keys",

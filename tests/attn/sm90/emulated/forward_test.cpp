@@ -42,7 +42,7 @@ TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsHeadDim64) { expect_opt
 TEST(Sm90EmulatedForward, AwaitedKeysPartsAndOtherOptionsHeadDim128) { expect_options_close<128>(); }
 
 /// Tiles of any number of heads: their warpgroups have no whole query rows, and of 5 and 7 heads the last rows of a
-/// tile are nobody's.
+/// tile are unused.
 std::vector<Case> any_pack_cases() {
   return {
       {"five heads", shape_of(150, 150, 10, 2), {AttnSlice::causal({0, 150}, {0, 150})}},

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A multiprocessor or several, as far as the Hopper kernels use them, on the CPU: every GPU thread is a fiber, and
-// warps run in random order. It finds what a GPU shows seldom or by hanging: waits that nobody ends, stages that are
+// warps run in random order. It finds what a GPU shows seldom or by hanging: waits that never end, stages that are
 // given back too early, matmuls whose results are read too early. It knows nothing of speed, registers or fences.
 #pragma once
 
@@ -96,7 +96,7 @@ uint32_t num_blocks();
 uint32_t num_threads();
 
 void yield();
-/// Sometimes lets others run for a while: what a thread does behind an arrival may are awaited.
+/// Sometimes lets others run for a while: what a thread does behind an arrival may be delayed.
 void pause();
 void wait_until(const char* what, const std::function<bool()>& condition);
 /// Something has happened that others may wait for.

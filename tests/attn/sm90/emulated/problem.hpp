@@ -21,7 +21,7 @@ inline AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv)
   return {rows, keys, heads_q, heads_kv, 0, 0, DType::kBFloat16};
 }
 
-/// Two that touch, one shorter than a tile, rows and keys that nobody sees, one of a rectangle.
+/// Two that touch, one shorter than a tile, fully masked rows and keys, one of a rectangle.
 inline std::vector<AttnSlice> documents() {
   return {AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
           AttnSlice::causal({300, 333}, {300, 333}), AttnSlice::full({400, 640}, {340, 660})};

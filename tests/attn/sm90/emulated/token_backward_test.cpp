@@ -290,7 +290,7 @@ TEST(Sm90EmulatedTokenBackward, NanInAKeyReachesQueriesThatNameItAlone) {
   }
 }
 
-// More keys than a map of the kernel holds: stretch by stretch, in ascending order.
+// More keys than a map of the kernel holds: range by range, in ascending order.
 TEST(Sm90EmulatedTokenBackward, ListsOfMoreKeysThanAMap) {
   const AttnShape shape{20, 2 * token::kMapKeys + 5000, 16, 2, 1, 1, DType::kBFloat16};
   const RandomTokens r = make_tokens({"", shape, 300}, 3);
