@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from check_language import TABLE, check_tree  # noqa: E402
 
-TRAVELS, NOBODY = "tra" + "vels", "nob" + "ody"  # written so that this file passes the check itself
+TRAVELS, NOBODY = "tra" + "vels", "no" + "body"  # written so that this file passes the check itself
 
 
 class CheckLanguage(unittest.TestCase):
@@ -32,7 +32,7 @@ class CheckLanguage(unittest.TestCase):
         )
         found = self.problems("src/schedule/a.hpp", "struct ForwardItems {};\n")
         self.assertEqual(len(found), 1, found)
-        self.assertIn("ForwardItems was renamed", found[0])
+        self.assertTrue("ForwardItems was renamed" in found[0], found)
 
     def test_generic_names_are_refused_only_in_their_folder(self):
         self.assertEqual(len(self.problems("src/schedule/a.hpp", "int items = 0;\n")), 1)
@@ -49,7 +49,7 @@ class CheckLanguage(unittest.TestCase):
         ]:
             found = self.problems(file, text)
             self.assertEqual(len(found), 1, found)
-            self.assertIn("docs/glossary.md", found[0])
+            self.assertTrue("docs/glossary.md" in found[0], found)
 
     def test_logs_stay_as_they_were_written(self):
         self.assertEqual(self.problems("docs/devlog/a.md", f"{NOBODY} {TRAVELS}\n"), [])
