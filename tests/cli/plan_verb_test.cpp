@@ -78,9 +78,11 @@ TEST(PlanVerb, PrintsTheProgramThatThePageShows) {
   std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/dist.md"));
   std::string block;  // what is printed, without the command and what is left out at the end
   std::vector<std::string> blocks;
+  bool fenced = false;
   for (std::string line; std::getline(page, line);) {
-    const bool is_output = line.starts_with("rank 0 of 2") || line.starts_with("  r") || line.starts_with("     ") ||
-                           line.starts_with("    1");
+    if (line.starts_with("```")) fenced = !fenced;
+    const bool is_output = fenced && (line.starts_with("rank 0 of 2") || line.starts_with("  r") ||
+                                      line.starts_with("     ") || line.starts_with("    1"));
     if (is_output) block += line;
     if (line.starts_with("```") && !block.empty()) blocks.push_back(std::exchange(block, {}));
   }
