@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ class ModelMask:
 
     @property
     def mask(self) -> Mask:
-        return self.remember("mask", (), self._read)
+        mask: Mask = self.remember("mask", (), self._read)
+        return mask
 
     @property
     def padding(self) -> Tensor | None:
@@ -113,7 +115,9 @@ class LayerCall:
         """cu_seq_lens, which must cover so many queries and keys."""
         if all(cu is None for cu in self.cu_seq_lens):
             return None
-        return self.once(f"cu_seq_lens {rows}", self.cu_seq_lens, lambda: given_borders(*self.cu_seq_lens, rows, whose))
+        read = partial(given_borders, *self.cu_seq_lens, rows, whose)
+        borders: Borders | None = self.once(f"cu_seq_lens {rows}", self.cu_seq_lens, read)
+        return borders
 
 
 def layer_key(call: LayerCall, given: Any) -> Any:
