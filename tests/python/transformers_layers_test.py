@@ -16,7 +16,8 @@ import tangram  # noqa: E402
 from ranks.start import SERVER, run_script  # noqa: E402
 from tangram import InvalidArgument, Mask, Range  # noqa: E402
 from tangram._dist_mask_buffer import DistMaskBuffer  # noqa: E402
-from tangram.integrations._layer import LayerCall, ModelMask, layer_key  # noqa: E402
+from tangram.integrations._call import LayerCall, ModelMask  # noqa: E402
+from tangram.integrations._layer import layer_key  # noqa: E402
 from tangram.integrations._narrow import Limits, narrowed  # noqa: E402
 from tangram.integrations.transformers import attention, register  # noqa: E402
 

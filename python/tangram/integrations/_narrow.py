@@ -62,10 +62,10 @@ def _in_documents(whole: AttnSlice, borders: Borders | None) -> Iterator[tuple[R
     for i in range(max(bisect_right(cu_q, whole.q_range.begin) - 1, 0), len(cu_q) - 1):
         if cu_q[i] >= whole.q_range.end:
             return
-        q = max(cu_q[i], whole.q_range.begin), min(cu_q[i + 1], whole.q_range.end)
-        k = max(cu_k[i], whole.k_range.begin), min(cu_k[i + 1], whole.k_range.end)
-        if q[0] < q[1] and k[0] < k[1]:
-            yield Range(*q), Range(*k)
+        q_begin, q_end = max(cu_q[i], whole.q_range.begin), min(cu_q[i + 1], whole.q_range.end)
+        k_begin, k_end = max(cu_k[i], whole.k_range.begin), min(cu_k[i + 1], whole.k_range.end)
+        if q_begin < q_end and k_begin < k_end:
+            yield Range(q_begin, q_end), Range(k_begin, k_end)
 
 
 def _in_ranges(whole: Range, ranges: tuple[tuple[int, int], ...] | None) -> Iterator[Range]:

@@ -17,7 +17,8 @@ from torch import Tensor
 from .._core import Mask
 from ..errors import InvalidArgument, NotAvailable
 from ..flex import flex_flash_attn_func
-from ._layer import LayerCall, ModelMask, layer_key, layer_mask
+from ._call import LayerCall, ModelMask
+from ._layer import layer_key, layer_mask
 from ._mask_function import MaskFunction, mask_of
 from ._narrow import NAME as _PREFIX
 
