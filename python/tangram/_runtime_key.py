@@ -319,6 +319,11 @@ def key_of_handle(handle: int) -> DistAttnRuntimeKey:
     return key
 
 
+def has_shards_of(num_rows: int) -> bool:
+    """Whether a key lives that gives each of several ranks so many queries."""
+    return any(key.cp_size > 1 and key.shapes[0][0] == num_rows for key in list(_keys_by_handle.values()))
+
+
 def require_key(function: str, key: object, name: str = "key") -> DistAttnRuntimeKey:
     if isinstance(key, DistAttnRuntimeKey):
         return key

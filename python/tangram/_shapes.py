@@ -27,6 +27,16 @@ def check_shapes(q: Any, k: Any, v: Any, of_batches: str = _BY_LAYOUT) -> None:
         )
 
 
+def dtype_remedy(*dtypes: Any) -> str:
+    """What to do about tensors of several dtypes, which come from autocast as a rule; nothing if they have one."""
+    if all(dtype == dtypes[0] for dtype in dtypes):
+        return ""
+    return (
+        ", and nothing is cast: torch.autocast leaves q and k of rotary embeddings and norms in float32, so pass "
+        "q.to(v.dtype) and k.to(v.dtype)"
+    )
+
+
 def check_indices(function: str, name: str, indices: Any, q: Any, k: Any) -> None:
     """Refuses lists of keys of another shape or dtype than `q` and `k`, shapes that are attention, want."""
     shape = tuple(getattr(indices, "shape", ()))

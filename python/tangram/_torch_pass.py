@@ -18,7 +18,7 @@ from . import _core, _cuda, _workspace
 from ._backends import backend_named
 from ._core import AttnOptions, FlexAttention
 from ._prepared import prepared
-from ._shapes import check_shapes
+from ._shapes import check_shapes, dtype_remedy
 from .errors import InvalidArgument
 from .mask_buffer import MaskOfBuffer
 
@@ -58,8 +58,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *of_batches: st
     check_shapes(q.shape, k.shape, v.shape, *of_batches)
     if q.dtype not in _NAMES or k.dtype != q.dtype or v.dtype != q.dtype:
         raise InvalidArgument(
-            "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16 "
-            f"(got q={q.dtype}, k={k.dtype}, v={v.dtype})"
+            "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16"
+            f"{dtype_remedy(q.dtype, k.dtype, v.dtype)} (got q={q.dtype}, k={k.dtype}, v={v.dtype})"
         )
     if k.device != q.device or v.device != q.device or (sink is not None and sink.device != q.device):
         raise InvalidArgument(

@@ -34,6 +34,7 @@ from ._keys import (
 from ._named import rename
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
 from ._runtime_key import DistAttnRuntimeKey, clear_keys, require_key
+from ._shapes import dtype_remedy
 from ._torch_calc import calc_compiled, kv_rows, sink_values
 from ._torch_group import known_group
 from ._torch_pass import (
@@ -220,7 +221,7 @@ def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: A
     reason = (
         f"calc_attn: q must be the shard {list(shape_q)} of the key, k and v {list(shape_k)} (v of any dim), of one "
         f"dtype of float32, bfloat16, float16, and lie on one device with the sink, which has three dims where each "
-        f"row has sinks of its own, 'ssh' (got {shown})"
+        f"row has sinks of its own, 'ssh'{dtype_remedy(q.dtype, k.dtype, v.dtype)} (got {shown})"
     )
     if not torch.compiler.is_compiling():
         key.group.refuse(_cuda.device_of(q), reason)

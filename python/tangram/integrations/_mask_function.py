@@ -46,7 +46,7 @@ def mask_of(function: MaskFunction, batch: int, q: Span, k: Span, padding: Tenso
     documents = _documents(function, batch, q, k, device)
     band = _band(function, documents, device)
     _compare(function, documents, band, (batch, q, k), device)
-    runs = _visible_runs(padding, batch, k)
+    runs = visible_runs(padding, batch, k)
     slices = []
     for d in documents:
         for begin, end in runs[d.batch]:
@@ -140,7 +140,7 @@ def _compare(
             )
 
 
-def _visible_runs(padding: Tensor | None, batch: int, k: Span) -> list[list[Span]]:
+def visible_runs(padding: Tensor | None, batch: int, k: Span) -> list[list[Span]]:
     """[begin, end) of keys that are no padding, for each sequence."""
     if padding is None:
         return [[(k[0], k[0] + k[1])]] * batch

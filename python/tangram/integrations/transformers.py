@@ -9,8 +9,6 @@ Batches, padding on either side, packed documents (position ids that start again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,9 +17,14 @@ from torch import Tensor
 from .._core import Mask
 from ..errors import InvalidArgument, NotAvailable
 from ..flex import flex_flash_attn_func
+from ._call import LayerCall, ModelMask
+from ._layer import layer_key, layer_mask
 from ._mask_function import MaskFunction, mask_of
+from ._narrow import NAME as _PREFIX
 
 NAME = "tangram"
+_REFUSED = ("position_bias", "cache", "block_table", "score_mod", "indices", "block_indices", "sinks")
+"""What some models hand to their attention function and no mask of ours holds."""
 
 
 def register(name: str = NAME) -> None:
@@ -39,17 +42,6 @@ def register(name: str = NAME) -> None:
     AttentionMaskInterface.register(name, _mask)
 
 
-class ModelMask:
-    """What a model knows of its mask, read when the first layer asks: with tangram_mask or tangram_key none does."""
-
-    def __init__(self, read: Callable[[], Mask]) -> None:
-        self._read = read
-
-    @cached_property
-    def mask(self) -> Mask:
-        return self._read()
-
-
 @torch.compiler.disable  # type: ignore[misc]
 def _mask(
     batch_size: int,
@@ -64,53 +56,44 @@ def _mask(
     **_: Any,
 ) -> ModelMask:
     """The mask of a batch whose rows lie one after the other, from the function by which transformers describes it."""
-    if use_vmap or mask_function is None:
-        raise InvalidArgument(
-            "attn_implementation='tangram': masks that a model combines from functions of its own cannot be read; pass "
-            "tangram_mask to the model (got a custom mask function)"
-        )
     if q_length is None:  # before transformers 5
         if cache_position is None:
-            raise InvalidArgument("attn_implementation='tangram': q_length or cache_position must be given (got none)")
+            raise InvalidArgument(f"{_PREFIX}: q_length or cache_position must be given (got none)")
         q_length, q_offset = cache_position.shape[0], int(cache_position[0])
     queries, keys = (int(q_offset), q_length), (kv_offset, kv_length)
-    mask = ModelMask(partial(mask_of, mask_function, batch_size, queries, keys, attention_mask))
+
+    def read() -> Mask:
+        if use_vmap or mask_function is None:
+            raise InvalidArgument(
+                f"{_PREFIX}: masks that a model combines from functions of its own cannot be read; pass tangram_mask "
+                "to the model (got a custom mask function)"
+            )
+        return mask_of(mask_function, batch_size, queries, keys, attention_mask)
+
+    mask = ModelMask(read, attention_mask)
     ends = sum(queries), sum(keys)
-    if ends[1] > ends[0] and not any(s.visible(q_length - 1, kv_length - 1) for s in mask.mask.slices):
+    # At once, because generate works on what a static cache gets.
+    if ends[1] > ends[0] and not use_vmap and not any(s.visible(q_length - 1, kv_length - 1) for s in mask.mask.slices):
         raise InvalidArgument(
-            "attn_implementation='tangram': a cache must not be longer than what was seen, as static caches are "
-            f"(got {ends[1]} keys for {ends[0]} tokens)"
+            f"{_PREFIX}: a cache must not be longer than what was seen, as static caches are, nor attention_mask than "
+            f"the tokens (got {ends[1]} keys for {ends[0]} tokens)"
         )
     return mask
-
-
-def _of_layer(value: Any, module: Any) -> Any:
-    """One value for all layers, or a mapping from the names in config.layer_types."""
-    if not isinstance(value, Mapping):
-        return value
-    kind = getattr(module, "layer_type", None) or module.config.layer_types[module.layer_idx]
-    if kind not in value:
-        raise InvalidArgument(
-            f"attn_implementation='tangram': a mapping must have every layer type (got {sorted(value)}, layer {kind!r})"
-        )
-    return value[kind]
-
-
-def _without_mask(module: Any, q_length: int, kv_length: int, batch: int) -> Mask:
-    """The mask of a layer to which its model gave none: what the layer says of itself."""
-    causal = bool(getattr(module, "is_causal", False))
-    if causal and q_length not in (1, kv_length):
-        raise InvalidArgument(
-            "attn_implementation='tangram': a causal layer without a mask must have as many queries as keys "
-            f"(got {q_length} and {kv_length})"
-        )
-    cu_q, cu_k = ([length * i for i in range(batch + 1)] for length in (q_length, kv_length))
-    return Mask.varlen(cu_q, cu_k, causal)
 
 
 def _rows(states: Tensor) -> Tensor:
     """[batch, heads, length, dim] as [batch * length, heads, dim]; of one sequence without a copy."""
     return states.transpose(1, 2).reshape(-1, states.shape[1], states.shape[3])
+
+
+def _of_one_dtype(states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Query, key and value in autocast's dtype within autocast, as torch's own attention takes them, else in that of
+    value. Rotary embeddings and norms leave query and key in float32."""
+    device = states[0].device.type
+    if torch.is_autocast_enabled(device):
+        wanted = torch.get_autocast_dtype(device)
+        return tuple(x if x.dtype == torch.float64 else x.to(wanted) for x in states)
+    return tuple(x.to(states[2].dtype) for x in states)
 
 
 def attention(
@@ -123,45 +106,53 @@ def attention(
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    sliding_window: int | None = None,
+    is_causal: bool | None = None,
+    position_ids: Tensor | None = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
     tangram_mask: Any = None,
     tangram_key: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls: query `[batch, heads, length, dim]`, key and value with their own
-    heads and length; returns `[batch, length, heads, dim_v]` and no weights.
+    heads and length; returns `[batch, length, heads, dim_v]` and no weights. States of several dtypes are cast.
 
-    Raises InvalidArgument for what would change the result unseen: dropout, position biases, paged caches, 4D masks.
+    The mask is the model's, in documents of cu_seq_lens or position_ids where it knows none; or the caller's, within
+    the layer's sliding_window, cu_seq_lens and padding.
+
+    Raises InvalidArgument for what would change the result unseen: dropout, position biases, paged caches, 4D masks,
+    chosen keys, padding and cu_seq_lens that cannot be honoured.
     """
-    for name in ("position_bias", "cache"):
+    for name in _REFUSED:
         if kwargs.get(name) is not None:
-            raise InvalidArgument(f"attn_implementation='tangram': {name} is not supported (got {name})")
+            raise InvalidArgument(f"{_PREFIX}: {name} is not supported (got {name})")
     if dropout != 0.0:
-        raise InvalidArgument(f"attn_implementation='tangram': attention dropout must be 0 (got {dropout})")
+        raise InvalidArgument(f"{_PREFIX}: attention dropout must be 0 (got {dropout})")
     batch, heads, length, _ = query.shape
+    if s_aux is not None and s_aux.numel() != heads:
+        raise InvalidArgument(
+            f"{_PREFIX}: s_aux must have a sink for each of the layer's {heads} heads (got {list(s_aux.shape)})"
+        )
     sink = None if s_aux is None else s_aux.reshape(1, heads)
     options: dict[str, Any] = {"sink": sink, "softmax_scale": scaling, "softcap": softcap or 0.0}
-    q, k, v = _rows(query), _rows(key), _rows(value)
+    call = LayerCall(
+        module=module,
+        batch=batch,
+        q_length=length,
+        kv_length=key.shape[2],
+        attention_mask=attention_mask,
+        sliding_window=sliding_window,
+        is_causal=is_causal,
+        position_ids=position_ids,
+        cu_seq_lens=(cu_seq_lens_q, cu_seq_lens_k),
+    )
+    q, k, v = (_rows(x) for x in _of_one_dtype((query, key, value)))
     if tangram_key is not None:
         from ..distributed import calc_attn
 
-        if batch != 1:
-            raise InvalidArgument(
-                f"attn_implementation='tangram': with tangram_key the batch is one packed sequence (got batch={batch})"
-            )
         # Sinks are parameters: the code that reduces all other gradients over ranks reduces theirs too.
-        out, _ = calc_attn(q, k, v, _of_layer(tangram_key, module), dsink_reduce="none", **options)
+        out, _ = calc_attn(q, k, v, layer_key(call, tangram_key), dsink_reduce="none", **options)
     else:
-        mask: object
-        if tangram_mask is not None:
-            mask = _of_layer(tangram_mask, module)
-        elif attention_mask is None:
-            mask = _without_mask(module, length, key.shape[2], batch)
-        else:
-            mask = attention_mask.mask if isinstance(attention_mask, ModelMask) else attention_mask
-        if not isinstance(mask, Mask):
-            raise InvalidArgument(
-                "attn_implementation='tangram': masks of scores cannot be read; pass a tangram.Mask as tangram_mask "
-                f"(got {type(mask).__name__})"
-            )
-        out, _ = flex_flash_attn_func(q, k, v, mask, **options)
+        out, _ = flex_flash_attn_func(q, k, v, layer_mask(call, tangram_mask), **options)
     return out.view(batch, length, heads, -1), None
