@@ -14,6 +14,7 @@
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/pack.hpp"
+#include "plan/pair_by_area.hpp"
 #include "plan/refine.hpp"
 
 namespace tangram {
@@ -67,6 +68,9 @@ constexpr double kPriceOfOverload = 0.3;
 constexpr double kPriceOfOverloadSquared = 8;
 
 constexpr double kMendable = 0.05;
+
+// Of masks with shared prefixes, whose moves change more rows than those of other masks.
+constexpr double kWorkOfPrefixes = 2;
 
 // The search proceeds in rounds, each with its share of the work, over the best of the round before. With many ranks
 // there is time for few candidates.
@@ -148,8 +152,9 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
 }
 
 // Packings of chunks of one size, and the plain order of the sequence unless blocks are many.
-std::vector<std::vector<int>> make_candidates(const PackProblem& problem) {
+std::vector<std::vector<int>> make_candidates(const PackProblem& problem, bool shares_prefixes) {
   std::vector<std::vector<int>> candidates;
+  if (shares_prefixes) candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
   const int per_rank = problem.per_rank();
   const bool are_many = problem.blocks.size() >= kManyBlocks;
   for (const int part_of_shard : are_many ? std::vector<int>{32} : std::vector<int>{8, 32, 128}) {
@@ -188,6 +193,17 @@ int64_t rows_of_scattered_block(const Mask& mask) {
   if (rows == 0) return 1;
   const int64_t num_blocks = (last + rows - 1) / rows;
   return std::ssize(mask.slices()) < kFewSlices * num_blocks ? 1 : rows;
+}
+
+// Masks with shared prefixes (trees): rows of several slices, and not of scattered blocks. Which keys a rank needs
+// there follows from the slices of each of its chunks, so that a search over finer chunks takes longer in proportion.
+bool has_shared_prefixes(const Mask& mask) {
+  int64_t end = 0;
+  for (const AttnSlice& slice : mask.slices()) {  // sorted by first row
+    if (slice.q_range.begin < end) return rows_of_scattered_block(mask) == 1;
+    end = slice.q_range.end;
+  }
+  return false;
 }
 
 // Chunks this fine let cuts lie where documents begin and end. It costs little: runs count, not chunks.
@@ -270,10 +286,12 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
   const bool is_one_block = problem.blocks.size() == 1;
-  const int64_t fine = may_change && !is_one_block ? search_chunk_size(mask, chunk_size) : chunk_size;
+  const bool shares_prefixes = has_shared_prefixes(mask);
+  const bool is_refined = may_change && !is_one_block && !shares_prefixes;
+  const int64_t fine = is_refined ? search_chunk_size(mask, chunk_size) : chunk_size;
   const std::vector<int64_t> begins = document_begins(mask.slices());
   std::vector<Candidate> candidates;
-  for (const std::vector<int>& ranks : make_candidates(problem)) {
+  for (const std::vector<int>& ranks : make_candidates(problem, shares_prefixes)) {
     candidates.push_back({refined(ranks, chunk_size, chunk_size / fine, begins), {}});
   }
   chunk_size = fine;
@@ -287,8 +305,9 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   sort_by_price(candidates, mask, config, is_connected);
   // A mask of one block is cut as it must be; exchanges could only mend its balance, and give ranks equally many rows.
   const Candidate& first = candidates.front();
-  if (cp_size > 1 && (!is_connected || first.score.overload > 0 || !has_equal_rows(first.map, cp_size))) {
-    const auto work = static_cast<double>(search_work(mask, config));
+  const bool is_final = is_connected && !shares_prefixes && first.score.overload == 0;
+  if (cp_size > 1 && (!is_final || !has_equal_rows(first.map, cp_size))) {
+    const double work = static_cast<double>(search_work(mask, config)) * (shares_prefixes ? kWorkOfPrefixes : 1);
     improve(candidates, refiner, mask, config, tolerance, is_connected, work);
   }
   Candidate& best = candidates.front();

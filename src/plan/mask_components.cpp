@@ -222,7 +222,7 @@ int64_t MaskComponents::remote_cells(const MaskComponent& component, std::span<c
 }
 
 size_t MaskComponents::num_lines(const MaskComponent& component) const {
-  constexpr size_t kMostLines = 4;
+  constexpr size_t kMostLines = 16;
   size_t most = 0;
   for (int chunk = component.first; chunk < component.last; ++chunk) {
     const size_t entry = component.first_entry + static_cast<size_t>(chunk - component.first);

@@ -70,7 +70,12 @@ void Refiner::start(std::span<const RankRun> map, double tolerance) {
   split_slot_.assign(components_.size(), -1);
   rows_.assign(components_.size(), 0);
   remote_rows_ = 0;
-  for (size_t i = 0; i < components_.size(); ++i) set_rows(i, count_rows(i));
+  rank_rows_.assign(components_.size(), {});
+  for (size_t i = 0; i < components_.size(); ++i) {
+    if (keeps_rank_rows(i)) rank_rows_[i].assign(static_cast<size_t>(cp_size_), kUnknown);
+    a_ = b_ = -1;
+    set_rows(i, count_rows(i));
+  }
 }
 
 void Refiner::set_prices(const Prices& prices) {
@@ -156,17 +161,30 @@ int64_t Refiner::count_cuts(const MaskComponent& component) const {
 
 // Remote rows of a component after moves_, and what its cuts cost.
 int64_t Refiner::count_rows(size_t index) {
+  new_rank_rows_.push_back({});
   if (!components_[index].sees_keys) return 0;
   collect_pieces(index);
   work_ += kWorkOfComponent;
   if (pieces_.size() == 1) return 0;
   int64_t rows = tile_chunks_ > 1 ? count_cuts(components_[index]) : 0;
+  std::vector<int64_t>& kept = rank_rows_[index];
+  if (!kept.empty()) work_ += kWorkOfPiece * static_cast<int64_t>(pieces_.size());
   // Rows that the rank of piece `first`, its first one, lacks; owned_ are its pieces.
   const auto count_rank = [&](size_t first) {
+    const int rank = pieces_[first].rank;
+    if (!kept.empty() && rank != a_ && rank != b_ && kept[static_cast<size_t>(rank)] != kUnknown) {
+      rows += kept[static_cast<size_t>(rank)];
+      return;
+    }
     const int64_t looked_at = components_.num_looked_at();
-    rows += components_.remote_rows(index, owned_);
+    const int64_t lacks = components_.remote_rows(index, owned_);
+    rows += lacks;
+    if (rank == a_) new_rank_rows_.back().of_a = lacks;
+    if (rank == b_) new_rank_rows_.back().of_b = lacks;
+    if (!kept.empty() && rank != a_ && rank != b_) kept[static_cast<size_t>(rank)] = lacks;
     work_ += kWorkOfInterval * (components_.num_looked_at() - looked_at);
-    work_ += kWorkOfPiece * static_cast<int64_t>(pieces_.size() - first + 2 * owned_.size());
+    work_ +=
+        kWorkOfPiece * static_cast<int64_t>(kept.empty() ? pieces_.size() - first + 2 * owned_.size() : owned_.size());
   };
   if (pieces_.size() > kManyPieces) {
     for_each_rank_of_many(count_rank);
@@ -225,6 +243,7 @@ double Refiner::change(double limit) {
                   price_of(chunks_of_[b] + chunks, area_of_[b] + gained) - price_of(a_) - price_of(b_);
   for (const size_t component : touched_) result -= static_cast<double>(rows_[component]);
   new_rows_.clear();
+  new_rank_rows_.clear();
   for (const size_t component : touched_) {
     if (result >= limit) return result;
     new_rows_.push_back(count_rows(component));
@@ -250,6 +269,10 @@ void Refiner::apply() {
   for (size_t i = 0; i < touched_.size(); ++i) {
     list_.join(touched_[i]);
     set_rows(touched_[i], new_rows_[i]);
+    std::vector<int64_t>& kept = rank_rows_[touched_[i]];
+    if (kept.empty()) continue;
+    kept[static_cast<size_t>(a_)] = new_rank_rows_[i].of_a;
+    kept[static_cast<size_t>(b_)] = new_rank_rows_[i].of_b;
   }
 }
 

@@ -113,6 +113,11 @@ class Refiner {
   // The change of rows and prices that moves_ would make, or `limit` or more, found early.
   double change(double limit);
   int64_t count_rows(size_t component);
+  /// Components of shared prefixes, which many ranks share and whose keys take long to count.
+  bool keeps_rank_rows(size_t component) const {
+    const MaskComponent& of = components_[component];
+    return of.sees_keys && !of.is_monotone && of.num_words == 0;
+  }
   template <class Visit>
   void for_each_rank_of_many(const Visit& visit);
   int64_t count_cuts(const MaskComponent& component) const;
@@ -165,7 +170,10 @@ class Refiner {
 
   std::vector<int64_t> area_of_;
   std::vector<int64_t> chunks_of_;
-  std::vector<int64_t> rows_;    // remote rows of each component
+  std::vector<int64_t> rows_;  // remote rows of each component
+  // Of each rank in a component that keeps_rank_rows(), so that a move counts those of its two ranks alone; else empty.
+  static constexpr int64_t kUnknown = -1;
+  std::vector<std::vector<int64_t>> rank_rows_;
   std::vector<size_t> split_;    // components that have some
   std::vector<int> split_slot_;  // of each component in split_, -1 if none
   int64_t remote_rows_ = 0;
@@ -183,6 +191,11 @@ class Refiner {
   std::vector<Move> moves_;
   std::vector<size_t> touched_;
   std::vector<int64_t> new_rows_;
+  struct RowsOfTwo {
+    int64_t of_a = 0;
+    int64_t of_b = 0;
+  };
+  std::vector<RowsOfTwo> new_rank_rows_;  // as new_rows_
   std::vector<RankRun> pieces_;
   std::vector<ChunkRun> owned_;
   std::vector<size_t> order_;
