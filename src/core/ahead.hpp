@@ -21,7 +21,8 @@ class Ahead {
   Ahead(const Ahead&) = delete;
   Ahead& operator=(const Ahead&) = delete;
 
-  /// Returns when the work is done, by this thread unless the other has begun it. Throws what it threw.
+  /// Returns when the work is done, by this thread unless the other has begun it. Throws what it threw, and
+  /// NotAvailable in a child of a fork if a thread of its parent had begun it.
   void finish();
 
  private:
