@@ -153,7 +153,7 @@ _left: list[object] = []
 
 
 def _after_fork() -> None:
-    """A child finds a lock taken, for ever, that another thread of its parent held; what it guards may be half changed."""
+    """In a child the lock that another thread of the parent held stays taken; what it guards may be half changed."""
     for cache in _caches:
         if cache._lock.locked():
             _left.append(cache._entries)

@@ -36,8 +36,8 @@ class TorchGroup:
     def __init__(self, ranks: list[int]) -> None:
         if _inherited is not None and _inherited is dist.group.WORLD:
             raise CommError(
-                "tangram: a child of a fork must not make keys of a group that its parent has not used, whose store and "
-                f"peers are the parent's (got process={os.getpid()}): make them in the parent, or plan with tangram.plan"
+                "tangram: a child of a fork must not make keys of a group that its parent has not used, because "
+                f"store and peers are the parent's (got process={os.getpid()}): make keys there, or use tangram.plan"
             )
         if dist.get_rank() not in ranks:
             raise InvalidArgument(

@@ -88,8 +88,8 @@ def _after_fork() -> None:
             continue
         future.set_exception(
             NotAvailable(
-                "plan_ahead, mask_key_ahead: a child of a fork must call them itself, because what its parent had begun "
-                f"is made there (got process={os.getpid()})"
+                "plan_ahead, mask_key_ahead: a child of a fork must call them itself, because what its parent has "
+                f"begun ends in the parent (got process={os.getpid()})"
             )
         )
 
