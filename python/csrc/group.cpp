@@ -4,13 +4,16 @@
 // tangram/communicator.hpp, socket_group.hpp and device_communicator.hpp.
 #include "group.hpp"
 
+#include <fmt/format.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include "core/require.hpp"
 #include "runtime/pass_plan.hpp"
 #include "tangram/env.hpp"
+#include "tangram/error.hpp"
 #include "tensor.hpp"
 
 namespace tangram::python {
@@ -87,12 +90,17 @@ DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, const std::st
             "tangram: rows must be moved once before a CUDA graph is captured, because the first time prepares memory");
     synchronize_device();
   };
-  mailbox_.emplace(*communicator_, comm::DeviceMailbox::Device{copy_on_device, synchronize},
-                   comm::DeviceMailbox::BoxBytes{});
+  mailbox_ = std::make_unique<comm::DeviceMailbox>(
+      *communicator_, comm::DeviceMailbox::Device{copy_on_device, synchronize}, comm::DeviceMailbox::BoxBytes{});
 }
 
 DeviceGroup::~DeviceGroup() {
   const nb::gil_scoped_release release;
+  if (made_here_.is_inherited()) {
+    static_cast<void>(mailbox_.release());
+    static_cast<void>(communicator_.release());
+    return;
+  }
   try {
     const DeviceScope scope(device_);
     finish_device();
@@ -102,12 +110,22 @@ DeviceGroup::~DeviceGroup() {
   }
 }
 
+void DeviceGroup::require_own_process() const {
+  if (!made_here_.is_inherited()) return;
+  throw CommError(fmt::format(
+      "DeviceGroup: a child of a fork must not use a group of its parent; only the process that made the group "
+      "can (got process={}, made by process={})",
+      ::getpid(), made_here_.process()));
+}
+
 void DeviceGroup::refuse(const std::string& reason) {
+  require_own_process();
   const nb::gil_scoped_release release;
   communicator_->abort(reason);
 }
 
 void DeviceGroup::refuse_to_prepare(const std::string& reason) {
+  require_own_process();
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   if (Agreement* const agreement = communicator_->agreement()) {
@@ -138,6 +156,7 @@ void DeviceGroup::all_to_all(nb::handle send, const std::vector<int64_t>& send_r
 }
 
 void DeviceGroup::check() {
+  require_own_process();
   const nb::gil_scoped_release release;
   const std::lock_guard lock(mutex_);
   const DeviceScope scope(device_);

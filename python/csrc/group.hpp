@@ -12,6 +12,7 @@
 
 #include "bind.hpp"
 #include "comm/device/device_mailbox.hpp"
+#include "core/fork.hpp"
 #include "device.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/socket_group.hpp"
@@ -45,11 +46,15 @@ class DeviceGroup {
   DeviceGroup& operator=(const DeviceGroup&) = delete;
 
   int device() const { return device_; }
-  DeviceCommunicator& communicator() { return *communicator_; }
+  DeviceCommunicator& communicator() {
+    require_own_process();
+    return *communicator_;
+  }
 
   /// Runs `call`, which puts this rank's next part of the sequence on `stream`. Takes the GIL away meanwhile.
   template <class Call>
   void enqueue(void* stream, Call call) {
+    require_own_process();
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(device_);
@@ -59,6 +64,7 @@ class DeviceGroup {
   /// Runs `call`, which makes something together with the other ranks: where these meet for it, when the GPU is idle.
   template <class Call>
   void prepare(Call call) {
+    require_own_process();
     const nb::gil_scoped_release release;
     const std::lock_guard lock(mutex_);
     const DeviceScope scope(device_);
@@ -75,10 +81,14 @@ class DeviceGroup {
   void check();
 
  private:
+  /// Throws CommError in a child of a fork, in which CUDA does not work, and what peers watch is still the parent's.
+  void require_own_process() const;
+
+  const MadeHere made_here_;
   std::shared_ptr<Group> group_;
   const int device_;
   std::unique_ptr<DeviceCommunicator> communicator_;
-  std::optional<comm::DeviceMailbox> mailbox_;
+  std::unique_ptr<comm::DeviceMailbox> mailbox_;
   StreamOrder order_;
   std::mutex mutex_;
 };

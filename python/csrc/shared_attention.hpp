@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "backend.hpp"
+#include "core/fork.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::python {
@@ -62,7 +63,7 @@ class SharedAttention {
  private:
   std::shared_ptr<Backend> backend_;
   StreamOrder order_;
-  std::mutex mutex_;
+  ForkMutex mutex_;
 };
 
 }  // namespace tangram::python

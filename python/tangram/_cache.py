@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
@@ -145,6 +146,22 @@ class BoundedCache(Generic[T]):
             self._ask_all()
             gone = self._take_superfluous()
         del gone
+
+
+_left: list[object] = []
+"""Of the parent; what it holds of a GPU cannot be given back in a child."""
+
+
+def _after_fork() -> None:
+    """In a child the lock that another thread of the parent held stays taken; what it guards may be half changed."""
+    for cache in _caches:
+        if cache._lock.locked():
+            _left.append(cache._entries)
+            cache._lock, cache._entries, cache._latest = Lock(), {}, None
+            cache._total = cache._num_new = 0
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def caches() -> list[BoundedCache[object]]:

@@ -21,7 +21,7 @@ from ._torch_group import known_group, torch_group
 from ._values import changed
 from ._worker_thread import run_on_worker
 from .errors import InvalidArgument
-from .planning import background
+from .planning import in_background
 
 MaskTypes = str | int | Sequence[Any] | None
 _TYPE_NAMES = {"full": 0, "causal": 1, "inv_causal": 2, "inverse_causal": 2, "bi_causal": 3}
@@ -215,7 +215,7 @@ def mask_key_async(
         with Named("mask_key_async"):
             return _key(mask, cp_group_or_mesh, heads, pad_size, dist_attn_config, chunk_size, _plan_anew, ahead=True)
 
-    return background().submit(make)
+    return in_background(make)
 
 
 def _pad_of_mask(mask: Mask, cp_size: int, chunk_size: int | None) -> PadSize:

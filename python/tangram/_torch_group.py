@@ -25,7 +25,7 @@ from torch import Tensor
 
 from . import _cuda, _settings
 from ._core import DeviceGroup, Group, timeout_s
-from .errors import InvalidArgument, Timeout
+from .errors import CommError, InvalidArgument, Timeout
 
 _times_met: Counter[tuple[int, ...]] = Counter()
 
@@ -34,6 +34,11 @@ class TorchGroup:
     """This process's place among `ranks`, numbers of the default group. Making it is collective."""
 
     def __init__(self, ranks: list[int]) -> None:
+        if _inherited is not None and _inherited is dist.group.WORLD:
+            raise CommError(
+                "tangram: a child of a fork must not make keys of a group that its parent has not used, because "
+                f"store and peers are the parent's (got process={os.getpid()}): make keys there, or use tangram.plan"
+            )
         if dist.get_rank() not in ranks:
             raise InvalidArgument(
                 f"tangram: a key is made by ranks of its group (got rank {dist.get_rank()} of {ranks})"
@@ -178,6 +183,17 @@ def ranks_of(group_or_mesh: Any) -> list[int]:
         f"tangram: cp_group_or_mesh must be a ProcessGroup or a DeviceMesh (got {type(group_or_mesh).__name__})"
     )
 
+
+_inherited: Any = None
+"""The default group that this process has of its parent by a fork."""
+
+
+def _after_fork() -> None:
+    global _inherited
+    _inherited = dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 # By what the caller passes, which is held so that no other object takes its place.
 _groups: dict[Any, TorchGroup] = {}

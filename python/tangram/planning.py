@@ -5,20 +5,26 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
+from threading import Condition, Lock
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, make_plan
 from ._memory import make_plan_cache
 from ._named import Named
 from ._prepared import masks_of_heads
 from ._values import changed
-from .errors import InvalidArgument
+from .errors import InvalidArgument, NotAvailable
 
+T = TypeVar("T")
 _cache = make_plan_cache()
 _pool: ThreadPoolExecutor | None = None
 _pool_lock = Lock()
+_begun: WeakSet[Future[Any]] = WeakSet()
+"""What the thread was asked for."""
 
 
 def plan_config(cp_size: int, heads: HeadConfig | None = None, config: DistAttnConfig | None = None) -> DistAttnConfig:
@@ -56,14 +62,39 @@ def plan(
         return _cache.get(mask, plan_config(cp_size, heads, config))
 
 
-def background() -> ThreadPoolExecutor:
-    """The thread that plans ahead."""
+def in_background(make: Callable[[], T]) -> Future[T]:
+    """The result of `make`, called on the thread that plans ahead."""
     global _pool
     with _pool_lock:
         if _pool is None:
             _pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tangram-plan")
             atexit.register(_pool.shutdown)
-        return _pool
+        future = _pool.submit(make)
+        _begun.add(future)
+        return future
+
+
+def _after_fork() -> None:
+    """A child has no such thread: it starts its own, and what it would wait for for ever fails."""
+    global _pool, _pool_lock, _begun
+    _pool_lock = Lock()
+    if _pool is not None:
+        atexit.unregister(_pool.shutdown)
+        _pool = None
+    inherited, _begun = list(_begun), WeakSet()
+    for future in inherited:
+        future._condition = Condition()  # the thread may hold its lock
+        if future.done():
+            continue
+        future.set_exception(
+            NotAvailable(
+                "plan_async, mask_key_async: a child of a fork must call them itself, because what its parent has "
+                f"begun ends in the parent (got process={os.getpid()})"
+            )
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def plan_async(
@@ -82,4 +113,4 @@ def plan_async(
         with Named("plan_async"):
             return plan(mask, cp_size, heads=heads, config=config)
 
-    return background().submit(make)
+    return in_background(make)

@@ -3,6 +3,15 @@
 
 #include "attn/thread_pool.hpp"
 
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/fork.hpp"
 #include "tangram/env.hpp"
 
 namespace tangram {
@@ -17,22 +26,68 @@ int resolve(int num_threads) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
-  const int num_workers = resolve(num_threads) - 1;
-  workers_.reserve(static_cast<size_t>(num_workers));
-  for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this, i] { work(i + 1); });
-}
+/// The threads of one process, and all that they share.
+class ThreadPool::Team {
+ public:
+  explicit Team(int num_workers) {
+    workers_.reserve(static_cast<size_t>(num_workers));
+    for (int i = 0; i < num_workers; ++i) workers_.emplace_back([this, i] { work(i + 1); });
+  }
+  ~Team() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    start_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
+
+  const MadeHere made_here;
+
+ private:
+  void work(int thread_idx);
+  void drain(int thread_idx);
+
+  std::mutex call_mutex_;  // one loop at a time
+  std::mutex mutex_;       // guards what follows
+  std::condition_variable start_;
+  std::condition_variable done_;
+  int64_t generation_ = 0;
+  int num_running_ = 0;
+  bool stop_ = false;
+  std::exception_ptr error_;
+
+  const std::function<void(int64_t, int)>* body_ = nullptr;
+  int64_t num_items_ = 0;
+  std::atomic<int64_t> next_item_{0};
+  std::vector<std::thread> workers_;
+};
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(resolve(num_threads)), team_(new Team(num_threads_ - 1)) {}
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  start_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  std::unique_ptr<Team> team(team_.load());
+  leave_to_parent(team);
+}
+
+ThreadPool::Team& ThreadPool::team() {
+  Team* known = team_.load(std::memory_order_acquire);
+  if (!known->made_here.is_inherited()) return *known;
+  auto made = std::make_unique<Team>(num_threads_ - 1);
+  // The parent's is left as it is: its locks may be taken, and its condition variables count threads as waiting.
+  if (team_.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) return *made.release();
+  return *known;  // of another thread of this process
 }
 
 void ThreadPool::parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body) {
+  team().parallel_for(num_items, body);
+}
+
+void ThreadPool::Team::parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body) {
   const std::lock_guard call_lock(call_mutex_);
   next_item_ = 0;
   body_ = &body;
@@ -53,7 +108,7 @@ void ThreadPool::parallel_for(int64_t num_items, const std::function<void(int64_
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
-void ThreadPool::work(int thread_idx) {
+void ThreadPool::Team::work(int thread_idx) {
   int64_t seen = 0;
   while (true) {
     {
@@ -68,7 +123,7 @@ void ThreadPool::work(int thread_idx) {
   }
 }
 
-void ThreadPool::drain(int thread_idx) {
+void ThreadPool::Team::drain(int thread_idx) {
   try {
     for (int64_t item = next_item_++; item < num_items_; item = next_item_++) (*body_)(item, thread_idx);
   } catch (...) {

@@ -5,13 +5,8 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 namespace tangram {
 
@@ -24,30 +19,19 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int num_threads() const { return num_threads_; }
 
-  /// Calls `body(work_tile, thread_idx)` once for each work tile of [0, num_items), taken in ascending order; returns
-  /// when all are done. The first exception is rethrown after the loop has stopped. Callers on several threads take
-  /// turns.
+  /// Calls `body(index, thread_idx)` once for each index of [0, num_items), in ascending order; returns when all calls
+  /// are done. The first exception is rethrown after the loop has stopped. Callers on several threads take turns. A
+  /// child of a fork, which has none of the threads, starts its own at its first loop.
   void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
 
  private:
-  void work(int thread_idx);
-  void drain(int thread_idx);
+  class Team;
+  Team& team();
 
-  std::mutex call_mutex_;  // one loop at a time
-  std::mutex mutex_;       // guards what follows
-  std::condition_variable start_;
-  std::condition_variable done_;
-  int64_t generation_ = 0;
-  int num_running_ = 0;
-  bool stop_ = false;
-  std::exception_ptr error_;
-
-  const std::function<void(int64_t, int)>* body_ = nullptr;
-  int64_t num_items_ = 0;
-  std::atomic<int64_t> next_item_{0};
-  std::vector<std::thread> workers_;
+  const int num_threads_;
+  std::atomic<Team*> team_;  // owned, unless it is the parent's
 };
 
 }  // namespace tangram

@@ -3,6 +3,9 @@
 
 #include "comm/progress_communicator.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <utility>
 
@@ -15,6 +18,14 @@ namespace {
 
 /// How long an idle progress thread sleeps between calls of Transport::idle.
 constexpr std::chrono::milliseconds kIdleInterval{2};
+
+[[noreturn]] void throw_inherited(const MadeHere& made_here) {
+  throw CommError(fmt::format(
+      "Communicator: a child of a fork must not use a group of its parent, whose threads it has not; only the "
+      "process that made the group can (got process={}, made by process={}): call there, start processes by "
+      "'spawn' or 'forkserver', or make a group of the child's own",
+      ::getpid(), made_here.process()));
+}
 
 }  // namespace
 
@@ -39,10 +50,12 @@ class ProgressCommunicator::Call {
   }
 
   void wait_done() {
+    if (made_here_.is_inherited()) return;  // the thread that would end it is the parent's
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
   }
   void wait() {
+    if (made_here_.is_inherited()) throw_inherited(made_here_);
     wait_done();
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
@@ -52,6 +65,7 @@ class ProgressCommunicator::Call {
   }
 
  private:
+  const MadeHere made_here_;
   Operation operation_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -75,6 +89,10 @@ ProgressCommunicator::ProgressCommunicator(std::unique_ptr<Transport> transport)
     : transport_(std::move(transport)), caller_(transport_->caller()), thread_([this] { run(); }) {}
 
 ProgressCommunicator::~ProgressCommunicator() { stop(); }
+
+void ProgressCommunicator::require_own_process() const {
+  if (made_here_.is_inherited()) throw_inherited(made_here_);
+}
 
 void ProgressCommunicator::stop() {
   {
@@ -155,6 +173,7 @@ void ProgressCommunicator::count(const Operation& operation) {
 
 std::shared_ptr<ProgressCommunicator::Call> ProgressCommunicator::enqueue(Operation operation) {
   auto call = std::make_shared<Call>(std::move(operation));
+  require_own_process();
   const std::lock_guard lock(mutex_);
   if (broken_ != nullptr) std::rethrow_exception(broken_);
   queue_.push_back(call);
@@ -221,19 +240,24 @@ void ProgressCommunicator::set_call_fingerprint(const CallFingerprint& fingerpri
 
 void ProgressCommunicator::refuse(std::string_view reason) { enqueue(make_refusal(reason)); }
 
-void ProgressCommunicator::abort(std::string_view reason) noexcept { transport_->abort(reason); }
+void ProgressCommunicator::abort(std::string_view reason) noexcept {
+  if (!made_here_.is_inherited()) transport_->abort(reason);
+}
 
 TrafficCounters ProgressCommunicator::counters() const {
+  require_own_process();
   const std::lock_guard lock(mutex_);
   return counters_;
 }
 
 void ProgressCommunicator::reset_counters() {
+  require_own_process();
   const std::lock_guard lock(mutex_);
   counters_ = {};
 }
 
 void ProgressCommunicator::drain() {
+  require_own_process();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return queue_.empty(); });
 }

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "comm/operation.hpp"
+#include "core/fork.hpp"
 #include "tangram/communicator.hpp"
 
 namespace tangram::comm {
@@ -40,6 +41,9 @@ class Transport {
 /// NOTE [refused calls]: a call, from one set_call_fingerprint to the next, may post operations before it has waited
 /// for those before them. When ranks disagree about one, each drops what it has posted of its call beyond that:
 /// otherwise who had posted more than others would be ahead of them ever after.
+///
+/// NOTE [after a fork]: a child has a copy without the thread, over the parent's connections. Its calls throw CommError
+/// before anything is sent, and owners of the copy leave it to the parent (leave_to_parent).
 class ProgressCommunicator final : public Communicator {
  public:
   explicit ProgressCommunicator(std::unique_ptr<Transport> transport);
@@ -84,6 +88,9 @@ class ProgressCommunicator final : public Communicator {
   void run();
   void count(const Operation& operation);
 
+  void require_own_process() const;
+
+  const MadeHere made_here_;
   std::unique_ptr<Transport> transport_;
   Caller caller_;
   CallFingerprint fingerprint_;  // of the calling thread, as the next two

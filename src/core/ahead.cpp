@@ -3,6 +3,7 @@
 
 #include "core/ahead.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,9 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "core/fork.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -39,16 +43,19 @@ struct AsyncTask::Task {
     state = kDone;
     state.notify_all();
   }
-  /// A child of a fork would wait for ever for the thread that had begun it in its parent.
-  void wait() {
-    if (process != getpid()) return;
-    for (int now = state; now != kDone; now = state) state.wait(now);
+  /// A child of a fork would wait for ever for the thread that had begun it in its parent. Returns whether it is done.
+  bool wait() {
+    for (int now = state; now != kDone; now = state) {
+      if (made_here.is_inherited()) return false;
+      state.wait(now);
+    }
+    return true;
   }
 
   std::function<void()> work;
   std::exception_ptr error;
   std::atomic<int> state = kWaits;
-  const pid_t process = getpid();
+  const MadeHere made_here;
 };
 
 /// Never destroyed: they may wait when the process ends.
@@ -65,7 +72,7 @@ class AsyncTaskThreads {
   }
 
   void add(std::shared_ptr<AsyncTask::Task> task) {
-    if (process_ != getpid()) return;  // the consumer runs it inline
+    if (made_here_.is_inherited()) return;  // the caller of finish() does it
     const std::lock_guard lock(mutex_);
     if (stops_) return;
     tasks_.push_back(std::move(task));
@@ -92,7 +99,7 @@ class AsyncTaskThreads {
     }
   }
   void stop() {
-    if (process_ != getpid()) return;
+    if (made_here_.is_inherited()) return;
     {
       const std::lock_guard lock(mutex_);
       stops_ = true;
@@ -101,7 +108,7 @@ class AsyncTaskThreads {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  const pid_t process_ = getpid();
+  const MadeHere made_here_;
   std::mutex mutex_;
   std::condition_variable any_;
   std::deque<std::shared_ptr<AsyncTask::Task>> tasks_;
@@ -127,8 +134,11 @@ AsyncTask::~AsyncTask() {
 void AsyncTask::finish() {
   if (task_->begin()) {
     task_->run();
-  } else {
-    task_->wait();
+  } else if (!task_->wait()) {
+    throw NotAvailable(
+        fmt::format("AsyncTask: what a thread of the parent had begun when this child was forked must be made anew "
+                    "(got process={})",
+                    ::getpid()));
   }
   if (task_->error != nullptr) std::rethrow_exception(task_->error);
 }

@@ -21,7 +21,8 @@ class AsyncTask {
   AsyncTask(const AsyncTask&) = delete;
   AsyncTask& operator=(const AsyncTask&) = delete;
 
-  /// Returns when the work is done, by this thread unless the other has begun it. Throws what it threw.
+  /// Returns when the work is done, by this thread unless the other has begun it. Throws what it threw, and
+  /// NotAvailable in a child of a fork if a thread of its parent had begun it.
   void finish();
 
  private:

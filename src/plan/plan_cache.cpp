@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/fork.hpp"
 #include "core/require.hpp"
 #include "tangram/plan.hpp"
 
@@ -19,7 +20,7 @@ class PlanCache::Impl {
   std::shared_ptr<const Plan> get(const Mask& mask, const DistAttnConfig& config) {
     const uint64_t hash = mask.hash();
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(*this);
       if (std::shared_ptr<const Plan> plan = find(hash, mask, config)) {
         ++counters_.hits;
         return plan;
@@ -29,7 +30,7 @@ class PlanCache::Impl {
     // Planned outside the lock, so that another mask need not wait; two threads that miss on one mask plan it twice.
     auto plan = std::make_shared<const Plan>(make_plan(mask, config));
     const int64_t bytes = memory_bytes(*plan);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     if (std::shared_ptr<const Plan> other = find(hash, mask, config)) return other;
     entries_.push_front({hash, config, plan, bytes});
     by_hash_.emplace(hash, entries_.begin());
@@ -39,33 +40,33 @@ class PlanCache::Impl {
   }
 
   std::shared_ptr<const Plan> most_recent() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     return entries_.empty() ? nullptr : entries_.front().plan;
   }
   Counters counters() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     return counters_;
   }
   size_t size() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     return entries_.size();
   }
   int64_t bytes() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     return bytes_;
   }
   int64_t max_bytes() const {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     return max_bytes_;
   }
   void set_max_bytes(int64_t max_bytes) {
     require(max_bytes >= 0, "PlanCache: max_bytes must not be negative (got {})", max_bytes);
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     max_bytes_ = max_bytes;
     drop_superfluous();
   }
   void clear() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(*this);
     by_hash_.clear();
     entries_.clear();
     bytes_ = 0;
@@ -79,6 +80,25 @@ class PlanCache::Impl {
     int64_t bytes;
   };
   using Entries = std::list<Entry>;
+  using ByHash = std::unordered_multimap<uint64_t, Entries::iterator>;
+
+  /// A child of a fork finds what a thread of its parent was changing half changed, and begins without entries.
+  class Lock {
+   public:
+    explicit Lock(const Impl& impl) : lock_(impl.mutex_) {
+      if (impl.mutex_.was_abandoned()) const_cast<Impl&>(impl).leave_entries();
+    }
+
+   private:
+    std::lock_guard<ForkMutex> lock_;
+  };
+  void leave_entries() {
+    static_cast<void>(new Entries(std::move(entries_)));  // never destroyed
+    static_cast<void>(new ByHash(std::move(by_hash_)));
+    entries_ = {};
+    by_hash_ = {};
+    bytes_ = 0;
+  }
 
   std::shared_ptr<const Plan> find(uint64_t hash, const Mask& mask, const DistAttnConfig& config) {
     const auto [first, last] = by_hash_.equal_range(hash);
@@ -111,9 +131,9 @@ class PlanCache::Impl {
   const size_t capacity_;
   int64_t max_bytes_;
   int64_t bytes_ = 0;
-  mutable std::mutex mutex_;
+  mutable ForkMutex mutex_;
   Entries entries_;
-  std::unordered_multimap<uint64_t, Entries::iterator> by_hash_;
+  ByHash by_hash_;
   Counters counters_;
 };
 

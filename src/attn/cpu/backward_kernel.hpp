@@ -9,6 +9,9 @@
 
 namespace tangram::cpu::TANGRAM_ISA {
 
+/// From here on float32 steps by one or more: an lse of this size does not say which probabilities its row has.
+inline constexpr float kCoarse = 0x1p23f;
+
 /// With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half the rows pairs of two rows.
 struct BackwardScratch {
   int64_t ld, ld_v;   // head dims rounded up to whole vectors; what is added is zero
@@ -27,7 +30,7 @@ struct BackwardScratch {
   float* p_columns;   // [kQueryGrid / width, kPanel], p with pairs of queries; the same as p in float32
   float* ds_columns;  // [kQueryGrid / width, kPanel]
   float* ds_rows;     // [kQueryGrid, kPanel / width], ds with pairs of keys
-  float* lse;         // [kQueryGrid], in powers of two
+  float* lse;         // [kQueryGrid], natural log, as the caller has it
   float* delta;       // [kQueryGrid]
 
   static size_t size(const BackwardJob& job) {
@@ -170,7 +173,8 @@ class BackwardTile {
       s_.delta[m] = 0;
       if (m == block_.num_steps) break;
       const int64_t at = block_.rows[m] * job_.num_heads_q + head;
-      if (job_.lse[at] != kMinusInf) s_.lse[m] = job_.lse[at] * kLog2E;
+      if (job_.lse[at] != kMinusInf) s_.lse[m] = job_.lse[at];
+      if (job_.lse[at] == -kMinusInf) s_.lse[m] = __builtin_nanf("");  // scores overflowed
       has_coarse_ = has_coarse_ || __builtin_fabsf(s_.lse[m]) >= kCoarse;
       s_.delta[m] = job_.delta[at];
     }
@@ -225,20 +229,16 @@ class BackwardTile {
     const int at = m * kPanel + v * kLanes;
     Vec score = load(s_.p + at);
     Vec slope = splat(1.0f);
-    float to_log2 = job_.scale * kLog2E;
+    float scale = job_.scale;
     if (job_.softcap > 0) {
       score = tanh_vec(score * (job_.scale / job_.softcap));
       slope = 1.0f - score * score;
-      to_log2 = job_.softcap * kLog2E;
+      score = job_.softcap * score;  // rounded as in the forward pass
+      scale = 1;
     }
+    const Vec below = below_lse(score, scale, m);
     Cells result;
-    Vec exponent = score * to_log2 - s_.lse[m];
-    if (has_coarse_ && __builtin_fabsf(s_.lse[m]) >= kCoarse) {
-      // All digits of the difference are rounding: whether the probability is 1 or 1e-3 is lost, and NaN says so.
-      const Vec lost = splat(__builtin_fabsf(s_.lse[m]) * -0x1p-20f);
-      exponent = exponent > lost ? splat(__builtin_nanf("")) : exponent;
-    }
-    result.p = exp2_vec(exponent);
+    result.p = exp2_vec(below * kLog2E);
     result.ds = result.p * (load(s_.ds + at) - s_.delta[m]) * slope;
     if (!block_.full) {
       const uint64_t bits = m < block_.num_steps ? panel_bits(block_, panel, m) >> (v * kLanes) : 0;
@@ -246,6 +246,21 @@ class BackwardTile {
       result.ds = select_bits(bits, result.ds, Vec{});
     }
     return result;
+  }
+
+  /// scale * score - lse. The product is exact but for the end, where scaling by log2(e) first would round both sides
+  /// to steps that are large beside 1 where lse is large. A score that rounds to lse has the row to itself, and takes
+  /// all of it: lse holds no digits that say otherwise.
+  TANGRAM_MEMBER_INLINE Vec below_lse(Vec score, float scale, int m) const {
+    const Vec lse = splat(s_.lse[m]);
+    Vec below = multiply_subtract(score, splat(scale), lse);
+    below = score * scale == lse ? Vec{} : below;
+    if (has_coarse_ && __builtin_fabsf(s_.lse[m]) >= kCoarse) {
+      // All digits of the difference are rounding: whether the probability is 1 or 1e-3 is lost, and NaN says so.
+      const Vec lost = splat(__builtin_fabsf(s_.lse[m]) * -0x1p-20f);
+      below = below > lost ? splat(__builtin_nanf("")) : below;
+    }
+    return below;
   }
 
   void add_panel(int panel) {

@@ -12,12 +12,9 @@
 namespace tangram::cpu::TANGRAM_ISA {
 
 inline constexpr float kLog2E = 1.44269504088896f;
-inline constexpr float kLn2 = 0.693147180559945f;
 /// The reference of the exponentials follows the row maximum only when that grew by more than this (in powers of two):
 /// exact, because everything is relative to one reference, and the accumulator is rarely rescaled.
 inline constexpr float kRescaleThreshold = 8;
-/// From here on float32 steps by one or more: a power of two of this size says nothing of what lies behind the point.
-inline constexpr float kCoarse = 0x1p23f;
 inline constexpr int kNumPanels = kTileLanes / kPanel;
 inline constexpr int kLineFloats = 16;  // of a cache line
 
@@ -39,7 +36,7 @@ struct ForwardScratch {
   float* scores;     // [kMaxSteps, kPanel], then probabilities
   float* pairs;      // [kMaxSteps / 2, kPanel], probabilities as bfloat16 pairs
   float* rows;       // [kPanel, max(head_dim, head_dim_v)], also padded
-  float* reference;  // [kTileLanes], of the exponentials, in scores times their scale times log2(e)
+  float* reference;  // [kTileLanes], of the exponentials: a score as `scores` holds it, not scaled yet
   float* sum;        // [kTileLanes]
 
   static size_t size(const ForwardJob& job) {
@@ -116,14 +113,14 @@ struct ForwardPanel {
   float* sum() const { return scratch.sum + panel * kPanel; }
 
   /// Moves the reference of vector `v` up to what the block brings, if that is far above it.
-  void raise_reference(int v, Vec block_max) const {
+  void raise_reference(int v, Vec block_max, float to_log2) const {
     float* at = reference() + v * kLanes;
     const Vec old_reference = load(at);
     const Vec wanted = vmax(block_max, old_reference);
     // A lane that saw nothing so far has -inf: growth is then inf, or NaN (which is not above) if it still sees
     // nothing.
-    if (!any_above(wanted - old_reference, kRescaleThreshold)) return;
-    const Vec factor = old_reference == kMinusInf ? Vec{} : exp2_vec(old_reference - wanted);
+    if (!any_above((wanted - old_reference) * to_log2, kRescaleThreshold)) return;
+    const Vec factor = old_reference == kMinusInf ? Vec{} : exp2_vec((old_reference - wanted) * to_log2);
     store(at, wanted);
     store(sum() + v * kLanes, load(sum() + v * kLanes) * factor);
     for (int d = 0; d < job.v.dim; ++d) {
@@ -132,25 +129,16 @@ struct ForwardPanel {
     }
   }
 
-  /// scores -> exponentials, and their sums.
+  /// scores -> exponentials, and their sums. Scores are subtracted before they are scaled: what lies near the reference
+  /// keeps all its digits, and the largest score of a row is exactly 0 away from it, however large scores are.
   void exponentials(const Segment& segment, float to_log2) const {
     float* scores = scratch.scores;
     for (int v = segment.vec_begin; v < segment.vec_end; ++v) {
       const Vec base = load(reference() + v * kLanes);
       const Vec offset = base == kMinusInf ? Vec{} : base;
-      float factor = to_log2;
-      if (any_above(vmax(offset, -offset), kCoarse)) {
-        // A fused product is exact, the reference is such a product rounded: of a score of 1e30 minus itself 1e22 could
-        // be left. Rounded alike, they cancel.
-        for (int s = segment.begin; s < segment.end; ++s) {
-          float* at = scores + s * kPanel + v * kLanes;
-          store(at, load(at) * to_log2);
-        }
-        factor = 1;
-      }
       Vec total = load(sum() + v * kLanes);
       const auto probability = [&](int step) {
-        const Vec p = exp2_vec(load(scores + step * kPanel + v * kLanes) * factor - offset);
+        const Vec p = exp2_vec((load(scores + step * kPanel + v * kLanes) - offset) * to_log2);
         total += p;
         return p;
       };
@@ -196,7 +184,7 @@ struct ForwardPanel {
         const Vec max = block_max[v];
         block_max[v] = max == kMinusInf ? max : job.softcap * tanh_vec(max * (job.scale / job.softcap));
       }
-      raise_reference(v, block_max[v] * to_log2);
+      raise_reference(v, block_max[v], to_log2);
     }
     for (int n = 0; n < num_segments; ++n) {
       const Segment& g = segments[n];
@@ -219,7 +207,8 @@ struct ForwardPanel {
       const int64_t row = first_row + l;
       const float lane_sum = sum()[l];
       float& lse = job.lse[row * job.num_heads_q + head];
-      const float seen = lane_sum == 0 ? kMinusInf : reference()[l] * kLn2 + __builtin_logf(lane_sum);
+      const float scale = job.softcap > 0 ? 1.0f : job.scale;  // of what the reference is
+      const float seen = lane_sum == 0 ? kMinusInf : reference()[l] * scale + __builtin_logf(lane_sum);
       const float before = job.accumulate ? lse : kMinusInf;
       const float sink =
           job.sink_lse == nullptr ? kMinusInf : job.sink_lse[(job.sink_per_row ? row : 0) * job.num_heads_q + head];

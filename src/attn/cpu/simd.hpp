@@ -53,6 +53,19 @@ TANGRAM_INLINE Vec vmax(Vec a, Vec b) {
 #endif
 }
 
+/// a * b - c, the product not rounded.
+TANGRAM_INLINE Vec multiply_subtract(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmsub_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmsub_ps(a, b, c);
+#else
+  Vec result;
+  for (int l = 0; l < kLanes; ++l) result[l] = static_cast<float>(static_cast<double>(a[l]) * b[l] - c[l]);
+  return result;
+#endif
+}
+
 /// Lane l of `x` where bit l of `bits` is set, else lane l of `otherwise`. A NaN that is not taken leaves no trace.
 TANGRAM_INLINE Vec select_bits(uint64_t bits, Vec x, Vec otherwise) {
 #if defined(__AVX512F__)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attn/arguments.hpp"
+#include "attn/probability.hpp"
 #include "core/require.hpp"
 
 namespace tangram {
@@ -195,17 +196,17 @@ void backward_kv_head(const ReferenceMask& mask, const AttnBackwardArgs& args, i
     const std::vector<double> q = load_head(args.q, head), dout = load_head(args.dout, head);
     std::vector<double> dq(q.size(), 0);
     for (int64_t i = 0; i < shape.seqlen_q; ++i) {
-      const double lse = args.lse[i * shape.num_heads_q + head];
+      const float lse = args.lse[i * shape.num_heads_q + head];
       const double delta = delta_of(args, i, head, dim_v);
       if (args.dsink != nullptr) backward_sink(args, shape, i, head, delta);
       mask.keys_of(i, keys);
-      if (lse == -kInf) continue;
+      if (std::isinf(lse) && lse < 0) continue;
       const double* q_row = &q[static_cast<size_t>(i * dim)];
       const double* dout_row = &dout[static_cast<size_t>(i * dim_v)];
       for (const int64_t j : keys) {
         const double* k_row = &k[static_cast<size_t>(j * dim)];
         const double score = rule(dot(q_row, k_row, dim));
-        const double p = std::exp(score - lse);
+        const double p = probability(score, lse);
         const double ds = p * (dot(dout_row, &v[static_cast<size_t>(j * dim_v)], dim_v) - delta) * rule.slope(score);
         add_scaled(&dv[static_cast<size_t>(j * dim_v)], p, dout_row, dim_v);
         add_scaled(&dk[static_cast<size_t>(j * dim)], ds, q_row, dim);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attn/arguments.hpp"
+#include "attn/probability.hpp"
 #include "attn/tokens/token_arguments.hpp"
 #include "core/require.hpp"
 
@@ -133,11 +134,11 @@ void backward_kv_head(const AttnShape& shape, const TokenIndices& tokens, const 
       read_row(args.q, row, head, q.data());
       read_row(args.out, row, head, out.data());
       read_row(args.dout, row, head, dout.data());
-      const double lse = args.lse[row * shape.num_heads_q + head];
+      const float lse = args.lse[row * shape.num_heads_q + head];
       const double delta = product(out.data(), dout.data(), dim_v);
       for (size_t n = 0; n < gathered.keys.size(); ++n) {
         const double* k = gathered.k_row(n, dim);
-        const double p = std::exp(scale * product(q.data(), k, dim) - lse);
+        const double p = probability(scale * product(q.data(), k, dim), lse);
         const double ds = scale * p * (product(dout.data(), gathered.v_row(n, dim_v), dim_v) - delta);
         double* dk_row = dk.data() + gathered.keys[n] * dim;
         double* dv_row = dv.data() + gathered.keys[n] * dim_v;

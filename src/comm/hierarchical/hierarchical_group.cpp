@@ -47,6 +47,7 @@ class HierarchicalGroup::Impl {
   Impl(Communicator& world, const HierarchicalConfig& config)
       : Impl(std::make_unique<comm::HierarchicalTransport>(world, checked(world, config))) {}
 
+  const MadeHere made_here;
   comm::HierarchicalTransport* transport;  // the communicator's
   comm::ProgressCommunicator communicator;
 
@@ -57,7 +58,7 @@ class HierarchicalGroup::Impl {
 
 HierarchicalGroup::HierarchicalGroup(Communicator& world, const HierarchicalConfig& config)
     : impl_(std::make_unique<Impl>(world, config)) {}
-HierarchicalGroup::~HierarchicalGroup() = default;
+HierarchicalGroup::~HierarchicalGroup() { leave_to_parent(impl_); }  // NOTE [after a fork]
 HierarchicalGroup::HierarchicalGroup(HierarchicalGroup&&) noexcept = default;
 HierarchicalGroup& HierarchicalGroup::operator=(HierarchicalGroup&&) noexcept = default;
 

@@ -70,12 +70,13 @@ class LocalGroup::Impl {
   }
   ~Impl() { control_block.abort(0, "the group was destroyed"); }
 
+  const MadeHere made_here;
   comm::LocalControlBlock control_block;
   std::vector<std::unique_ptr<comm::ProgressCommunicator>> ranks;
 };
 
 LocalGroup::LocalGroup(int size, double timeout_s) : impl_(std::make_unique<Impl>(size, timeout_s)) {}
-LocalGroup::~LocalGroup() = default;
+LocalGroup::~LocalGroup() { leave_to_parent(impl_); }  // NOTE [after a fork]
 LocalGroup::LocalGroup(LocalGroup&&) noexcept = default;
 LocalGroup& LocalGroup::operator=(LocalGroup&&) noexcept = default;
 

@@ -156,6 +156,7 @@ class MpiGroup::Impl {
     if (owns_mpi && !failed) api.finalize();
   }
 
+  const MadeHere made_here;
   const comm::MpiApi& api;
   bool owns_mpi = false;
   std::unique_ptr<comm::Beacon> beacon;
@@ -175,7 +176,7 @@ std::string MpiGroup::unavailable_reason() {
 bool MpiGroup::is_launched() { return !Env::mpi_launch().job.empty(); }
 
 MpiGroup::MpiGroup(double timeout_s) : impl_(std::make_unique<Impl>(timeout_s)) {}
-MpiGroup::~MpiGroup() = default;
+MpiGroup::~MpiGroup() { leave_to_parent(impl_); }  // NOTE [after a fork]
 MpiGroup::MpiGroup(MpiGroup&&) noexcept = default;
 MpiGroup& MpiGroup::operator=(MpiGroup&&) noexcept = default;
 

@@ -39,11 +39,12 @@ class SocketGroup::Impl {
       : communicator(std::make_unique<comm::SocketTransport>(comm::Caller{config.rank, config.size},
                                                              comm::connect_ranks(config), config.timeout_s)) {}
 
+  const MadeHere made_here;
   comm::ProgressCommunicator communicator;
 };
 
 SocketGroup::SocketGroup(const SocketGroupConfig& config) : impl_(std::make_unique<Impl>(checked(config))) {}
-SocketGroup::~SocketGroup() = default;
+SocketGroup::~SocketGroup() { leave_to_parent(impl_); }  // NOTE [after a fork]
 SocketGroup::SocketGroup(SocketGroup&&) noexcept = default;
 SocketGroup& SocketGroup::operator=(SocketGroup&&) noexcept = default;
 

@@ -29,6 +29,7 @@ SocketTransport::SocketTransport(Caller caller, std::vector<UniqueFd> connection
   TANGRAM_ASSERT(std::ssize(connections) == caller.size);
   for (UniqueFd& fd : connections) {
     if (fd) {
+      closed_in_children_.add(fd.get());
       links_.emplace_back(std::in_place, std::move(fd));
     } else {
       links_.emplace_back();

@@ -11,6 +11,7 @@
 
 #include "comm/message_transport.hpp"
 #include "comm/socket/link.hpp"
+#include "core/fork.hpp"
 
 namespace tangram::comm {
 
@@ -36,6 +37,7 @@ class SocketTransport final : public MessageTransport {
   void wait_ready(double seconds);
 
   std::vector<std::optional<Link>> links_;
+  ClosedInChildren closed_in_children_;  // before the links close them
 };
 
 }  // namespace tangram::comm

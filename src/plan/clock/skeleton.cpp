@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "core/fork.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/program/emit.hpp"
 
@@ -25,9 +26,19 @@ constexpr size_t kMaxShapes = 512, kMaxKeptOps = 4096;
 enum class Of { kKv, kMovement, kGrid, kSubRings };
 using Shape = std::array<int, 7>;
 
+using Skeletons = std::map<Shape, SharedSkeleton>;
 struct Memo {
-  std::mutex mutex;
-  std::map<Shape, SharedSkeleton> skeletons;
+  ForkMutex mutex;
+  std::unique_ptr<Skeletons> skeletons = std::make_unique<Skeletons>();
+
+  /// Under the lock. A child of a fork leaves a map that a thread of its parent was changing to itself.
+  Skeletons& known() {
+    if (mutex.was_abandoned()) {
+      static_cast<void>(skeletons.release());
+      skeletons = std::make_unique<Skeletons>();
+    }
+    return *skeletons;
+  }
 };
 
 Memo& memo() {
@@ -37,10 +48,10 @@ Memo& memo() {
 
 template <class MakePlan>
 SharedSkeleton skeleton_of_shape(const Shape& shape, AttnPass pass, bool kept, const MakePlan& make_plan) {
-  Memo& known = memo();
   {
-    const std::lock_guard lock(known.mutex);
-    if (const auto found = known.skeletons.find(shape); found != known.skeletons.end()) return found->second;
+    const std::lock_guard lock(memo().mutex);
+    const Skeletons& known = memo().known();
+    if (const auto found = known.find(shape); found != known.end()) return found->second;
   }
   const Plan plan = make_plan();
   CallShape call;
@@ -48,9 +59,10 @@ SharedSkeleton skeleton_of_shape(const Shape& shape, AttnPass pass, bool kept, c
   auto skeleton = std::make_shared<const Skeleton>(skeleton_of(pass == AttnPass::kForward
                                                                    ? forward_program(plan, 0, call, kTarget)
                                                                    : backward_program(plan, 0, call, kTarget, kept)));
-  const std::lock_guard lock(known.mutex);
-  if (known.skeletons.size() >= kMaxShapes) known.skeletons.clear();
-  if (skeleton->ops.size() <= kMaxKeptOps) known.skeletons.emplace(shape, skeleton);
+  const std::lock_guard lock(memo().mutex);
+  Skeletons& known = memo().known();
+  if (known.size() >= kMaxShapes) known.clear();
+  if (skeleton->ops.size() <= kMaxKeptOps) known.emplace(shape, skeleton);
   return skeleton;
 }
 

@@ -37,6 +37,22 @@ TEST_P(HostTokensTest, AgreeWithFloat64) {
   }
 }
 
+// A row of such scores is its largest one. lse, rounded to float32, is off by up to half its step, and dv by as much.
+TEST_P(HostTokensTest, OfLargeScoresGradientsOfTheLargestAreExact) {
+  for (const float scale : {1e4f, 3e5f}) {
+    RandomTokens r = make_tokens({"", {13, 50, 6, 2, 24, 16, DType::kFloat32}, 20}, 3);
+    r.problem.scale = scale;
+    const reference::TokenResult expected = reference::token_attention(r.problem);
+    AttnForwardArgs forward = r.forward_args();
+    AttnBackwardArgs backward = r.backward_args();
+    forward.options.softmax_scale = backward.options.softmax_scale = scale;
+    attention().forward(r.shape, r.tokens(), forward, nullptr);
+    attention().backward(r.shape, r.tokens(), backward, nullptr);
+    EXPECT_LT(support::relative_error(r.out, expected.out, 6, 16), 1e-6);
+    EXPECT_LT(support::relative_error(r.dv, expected.dv, 2, 16), 1e-6);
+  }
+}
+
 TEST_P(HostTokensTest, ListsThatNameAKeyTwiceOrNoneAreRefused) {
   RandomTokens r = make_tokens({"", {4, 10, 2, 1, 8, 8, DType::kFloat32}, 3, TokenLists::kFull}, 1);
   const auto error = [&](int32_t a, int32_t b, int32_t c) {
