@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ahead.hpp"
+#include "core/async_task.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/mask_image.hpp"
 #include "schedule/tile_list.hpp"

@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/ahead.hpp"
+#include "core/async_task.hpp"
 #include "plan/dispatch.hpp"
 #include "plan/pack.hpp"
 #include "plan/pack_search.hpp"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "core/ahead.hpp"
+#include "core/async_task.hpp"
 #include "core/require.hpp"
 #include "machine/gpu_model.hpp"
 #include "runtime/current_device.hpp"

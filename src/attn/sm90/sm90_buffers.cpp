@@ -15,7 +15,7 @@
 #include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"
-#include "core/ahead.hpp"
+#include "core/async_task.hpp"
 #include "core/require.hpp"
 #include "cuda/stream.hpp"
 #include "schedule/buffer_capacity.hpp"

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/ahead.hpp"
+#include "core/async_task.hpp"
 #include "plan/program/emit.hpp"
 #include "runtime/device/device_runner.hpp"
 #include "runtime/rank_context.hpp"

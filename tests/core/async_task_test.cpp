@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/ahead.hpp"
+#include "core/async_task.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
