@@ -42,6 +42,16 @@ DistAttnConfig config_of(int cp_size, DispatchAlgorithm algorithm = DispatchAlgo
   return config;
 }
 
+// A HeadConfig or AttnShape of another head_dim had values of 128.
+TEST(HeadConfigTest, ValuesHaveTheDimOfKeysUnlessGiven) {
+  EXPECT_EQ((HeadConfig{8, 2, 64}).head_dim_v, 64);
+  EXPECT_EQ((HeadConfig{.num_heads_q = 8, .head_dim = 192}).head_dim_v, 192);
+  EXPECT_EQ((HeadConfig{8, 2, 192, 128}).head_dim_v, 128);
+  EXPECT_EQ(HeadConfig{}.head_dim_v, 128);
+  EXPECT_EQ((AttnShape{.seqlen_q = 4, .seqlen_k = 4, .head_dim = 64}).head_dim_v, 64);
+  EXPECT_EQ(MachineModel{.head_dim = 64}.head_dim_v, 64);
+}
+
 class PlanOfFile : public testing::TestWithParam<const char*> {};
 
 TEST_P(PlanOfFile, EveryCaseIsCoveredOnceAndMovesWhatBruteForceSays) {
