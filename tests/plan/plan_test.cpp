@@ -15,6 +15,7 @@
 #include "reference/mask_cases.hpp"
 #include "reference/plan_check.hpp"
 #include "support/sample.hpp"
+#include "tangram/attn_shape.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
