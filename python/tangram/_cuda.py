@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,7 +67,8 @@ def place_of(ranges: Tensor) -> Place | None:
     if ranges.is_inference():
         return None
     storage = ranges.untyped_storage()._cdata
-    return Place(storage, ranges.storage_offset(), ranges.shape, ranges.stride(), ranges.dtype, ranges._version)
+    offset: Any = ranges.storage_offset()
+    return Place(storage, offset, ranges.shape, ranges.stride(), ranges.dtype, ranges._version)
 
 
 def stream_of(tensor: Tensor) -> int:

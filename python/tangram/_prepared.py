@@ -90,7 +90,8 @@ def _named(ranges: Any, device: int) -> tuple[Any, Hashable]:
     if isinstance(ranges, Mask):
         return ranges, id(ranges)  # never changes, and its hash takes time that grows with its slices
     if hasattr(ranges, "data_ptr"):
-        return (_named_tensor or _import_torch())(ranges, device)
+        of_tensor: tuple[Any, Hashable] = (_named_tensor or _import_torch())(ranges, device)
+        return of_tensor
     if are_masks(ranges):
         return ranges, ("masks", *map(id, ranges))
     if hasattr(ranges, "tobytes"):
@@ -221,8 +222,8 @@ def prepared(
                 "flex_flash_attn_func: q_ranges must be a Mask or ranges [n, 2]; tangram.from_dense makes a Mask of a "
                 f"dense boolean one (got q_ranges={getattr(q_ranges, 'dtype', '')}{list(shape)})"
             )
-        values = [_values(*each, watched) for each in zip(given, names, strict=True)]
-        mask = Mask.from_ranges(*values, seqlen_q, seqlen_k)
+        q_values, k_values, types = (_values(*each, watched) for each in zip(given, names, strict=True))
+        mask = Mask.from_ranges(q_values, k_values, types, seqlen_q, seqlen_k)
     by_mask = (mask, heads, backend)
     attention = _by_mask.get(by_mask)
     if attention is None:
