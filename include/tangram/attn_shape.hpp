@@ -17,7 +17,7 @@ struct AttnShape {
   int num_heads_q = 1;
   int num_heads_kv = 1;
   int head_dim = 128;
-  int head_dim_v = 128;
+  int head_dim_v = head_dim;
   DType dtype = DType::kBFloat16;
 
   friend bool operator==(const AttnShape&, const AttnShape&) = default;

@@ -80,7 +80,7 @@ struct HeadConfig {
   int num_heads_q = 1;
   int num_heads_kv = 1;
   int head_dim = 128;
-  int head_dim_v = 128;
+  int head_dim_v = head_dim;  ///< of v and out
   DType dtype = DType::kBFloat16;
 
   friend bool operator==(const HeadConfig&, const HeadConfig&) = default;

@@ -101,8 +101,8 @@ struct MachineModel {
   std::string kernels = "sm90, bfloat16, head dim 128";  ///< which kernels `forward` and `backward` are of
   KernelModel forward = h200::kForward;
   KernelModel backward = h200::kBackward;
-  int head_dim = 128;    ///< of q and k, in the calls whose times made `forward` and `backward`
-  int head_dim_v = 128;  ///< of v and out
+  int head_dim = 128;         ///< of q and k, in the calls whose times made `forward` and `backward`
+  int head_dim_v = head_dim;  ///< of v and out
   /// What kernels of other head dims reach beside these; empty: one rate for all.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
   int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's work tiles

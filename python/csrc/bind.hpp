@@ -34,6 +34,7 @@ void bind_group(nb::module_& m);
 void bind_dist_attention(nb::module_& m);
 void bind_dist_mask_buffer(nb::module_& m);
 void bind_shard_map(nb::module_& m);
+void bind_watched_values(nb::module_& m);
 
 /// `==` for values; other types are unequal. nanobind's own operator would be typed more narrowly than object's.
 template <class T, class... Extra>

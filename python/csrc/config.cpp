@@ -16,6 +16,7 @@
 #include "bind.hpp"
 #include "core/require.hpp"
 #include "machine/head_dim_rates.hpp"
+#include "plan/validate.hpp"
 
 namespace tangram::python {
 
@@ -170,14 +171,19 @@ void bind_parts(nb::module_& m) {
              nb::handle head_dim_v, nb::handle dtype, const nb::kwargs& rest) {
             constexpr const char* kName = "HeadConfig";
             refuse_unknown(rest, kName, "num_heads_q, num_heads_kv, head_dim, head_dim_v, dtype");
-            new (self) HeadConfig{small(num_heads_q, kName, "num_heads_q"), small(num_heads_kv, kName, "num_heads_kv"),
-                                  small(head_dim, kName, "head_dim"), small(head_dim_v, kName, "head_dim_v"),
-                                  parse_dtype(field<std::string>(dtype, kName, "dtype", "a str such as 'bfloat16'"))};
+            const int dim = small(head_dim, kName, "head_dim");
+            const HeadConfig value{small(num_heads_q, kName, "num_heads_q"), small(num_heads_kv, kName, "num_heads_kv"),
+                                   dim, head_dim_v.is_none() ? dim : small(head_dim_v, kName, "head_dim_v"),
+                                   parse_dtype(field<std::string>(dtype, kName, "dtype", "a str such as 'bfloat16'"))};
+            validate_heads(value, kName);
+            new (self) HeadConfig{value};
           },
           "num_heads_q"_a.none() = 1, "num_heads_kv"_a.none() = 1, "head_dim"_a.none() = 128,
-          "head_dim_v"_a.none() = 128, "dtype"_a.none() = "bfloat16", "rest"_a,
+          "head_dim_v"_a.none() = nb::none(), "dtype"_a.none() = "bfloat16", "rest"_a,
           nb::sig("def __init__(self, num_heads_q: int = 1, num_heads_kv: int = 1, head_dim: int = 128, "
-                  "head_dim_v: int = 128, dtype: str = 'bfloat16') -> None"))
+                  "head_dim_v: int | None = None, dtype: str = 'bfloat16') -> None"),
+          "num_heads_q must be a multiple of num_heads_kv. head_dim is of q and k, head_dim_v of v and out; None: as "
+          "head_dim. Raises InvalidArgument for other values.")
       .def_ro("num_heads_q", &HeadConfig::num_heads_q)
       .def_ro("num_heads_kv", &HeadConfig::num_heads_kv)
       .def_ro("head_dim", &HeadConfig::head_dim)

@@ -24,4 +24,5 @@ NB_MODULE(_core, m) {
   bind_group(m);
   bind_dist_attention(m);
   bind_dist_mask_buffer(m);
+  bind_watched_values(m);
 }

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,14 +46,29 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
-def identity(ranges: Tensor) -> Hashable:
-    """What changes when ranges on the device change, found without looking at them: storage, place in it, version.
+class Place(NamedTuple):
+    """What changes when torch changes a tensor, found without looking at its values."""
 
-    Views of one tensor share its version, so that a new view of known ranges is known. A caller that keeps the key must
-    keep the tensor, or another one may take its address.
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    version: int
+
+
+def place_of(ranges: Tensor) -> Place | None:
+    """Where ranges lie in GPU memory, and their version. None: ranges without one, made under torch.inference_mode().
+
+    Views of one tensor share its version, so that a new view of known ranges is known. A storage is known by its
+    object, not by its address: what DLPack makes anew over the same memory begins with version 0 again. The key is
+    valid while the tensor is kept.
     """
-    place = (ranges.untyped_storage().data_ptr(), ranges.storage_offset())
-    return (place, ranges.shape, ranges.stride(), ranges.dtype, ranges.device.index, ranges._version)
+    if ranges.is_inference():
+        return None
+    storage = ranges.untyped_storage()._cdata
+    offset: Any = ranges.storage_offset()
+    return Place(storage, offset, ranges.shape, ranges.stride(), ranges.dtype, ranges._version)
 
 
 def stream_of(tensor: Tensor) -> int:

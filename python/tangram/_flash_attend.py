@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _cuda
+from . import _cuda, _tensor_values
 from ._cache import BoundedCache
 from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
 from ._named import rename
+from ._tensor_values import Watched
 from .errors import Error, InvalidArgument
 from .flex import flex_flash_attn_func
 
@@ -32,16 +33,17 @@ class _Packed(NamedTuple):
     longest_q: int
     longest_k: int
     documents: int
-    held: tuple[Any, ...]
-    """The tensors of the borders, so that no others take their identity."""
+    watched: Watched | None = None
+    """Borders in GPU memory."""
 
 
 def _bytes_of(packed: _Packed) -> int:
     return 1024 + _BYTES_OF_DOCUMENT * packed.documents
 
 
-# By the identity of borders, so that a call with known ones costs a look-up however many there are.
+# By the values of borders, and the places of tensors in GPU memory.
 _masks: BoundedCache[_Packed] = BoundedCache("borders", _bytes_of, 16 << 20, 1024)
+_tensor_values.forget_when_changed(_masks)
 
 
 def _make_mask(cu_q: Borders, cu_k: Borders, window: Window) -> Mask:
@@ -181,7 +183,7 @@ def _mask_of_batch(batch: int, seqlen_q: int, seqlen_k: int, window: Window) -> 
     known = _masks.get(key)
     if known is None:
         cu_q, cu_k = (tuple(length * i for i in range(batch + 1)) for length in (seqlen_q, seqlen_k))
-        known = _masks.put(key, _Packed(_make_mask(cu_q, cu_k, window), seqlen_q, seqlen_k, batch, ()))
+        known = _masks.put(key, _Packed(_make_mask(cu_q, cu_k, window), seqlen_q, seqlen_k, batch))
     return (known.mask,)
 
 
@@ -194,22 +196,21 @@ def _typed_of_batch(batch: int, seqlen_q: int, seqlen_k: int, window: Window) ->
 _typed_of_batch._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _identity(borders: Any) -> Hashable:
-    """None: to be read in every call. A tensor that has been seen is known by its place and version."""
-    if not isinstance(borders, Tensor):
-        return tuple(int(border) for border in borders)
-    return None if borders.is_inference() else _cuda.identity(borders)
+def _named(borders: Any, device: int) -> tuple[Any, Hashable]:
+    """Borders, in host memory or on that GPU, and what stands for their values in a call there (-1: the host)."""
+    if isinstance(borders, Tensor):
+        return _tensor_values.named(borders, device)
+    listed = tuple(int(border) for border in borders)
+    return listed, listed
 
 
-def _on_host(function: str, name: str, cu_seqlens: Any, total: int) -> Borders:
-    """Borders as integers, checked. Copied from GPU memory, which synchronises."""
+def _checked(function: str, name: str, cu_seqlens: Any, total: int) -> Borders:
+    """Borders in host memory as integers."""
     if isinstance(cu_seqlens, Tensor):
         if cu_seqlens.ndim != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
             raise InvalidArgument(
                 f"{function}: {name} must be int32 [documents + 1] (got {cu_seqlens.dtype}{list(cu_seqlens.shape)})"
             )
-        if cu_seqlens.is_cuda:
-            _cuda.require_no_capture(f"{name} in device memory", function)
         cu_seqlens = cu_seqlens.tolist()
     borders = tuple(int(border) for border in cu_seqlens)
     if not borders or borders[0] != 0 or borders[-1] != total or any(a > b for a, b in zip(borders, borders[1:])):
@@ -250,35 +251,53 @@ def attend_packed(q: Tensor, k: Tensor, v: Tensor, borders: Given, options: Opti
     window = options.window()
     sinks = options.sinks(q.shape[1])
     mask: tuple[Any, ...]
+    watched: Watched | None = None
     if torch.compiler.is_compiling() and window in ((-1, -1), (-1, 0)):
         ranges = [torch.stack([cu[:-1], cu[1:]], 1).to(torch.int32) for cu in borders[:2]]
         kinds = torch.full((ranges[0].shape[0],), int(window[1] == 0), dtype=torch.int32, device=q.device)
         mask = (*ranges, kinds)
     else:
-        mask = (_mask_of_borders(q, k, borders, window, name),)
+        known = _mask_of_borders(q, k, borders, window, name)
+        mask, watched = (known.mask,), known.watched
     out, lse = _attend(q, k, v, mask, sinks, options)
+    if watched is not None:
+        _poison_if_changed(watched, out, lse)
     return options.result(out, lse.transpose(0, 1)) if options.return_attn_probs else out
 
 
-def _mask_of_borders(q: Tensor, k: Tensor, borders: Given, window: Window, name: str) -> Mask:
+def _poison_if_changed(watched: Watched, out: Tensor, lse: Tensor) -> None:
+    watched.poison_if_changed(out, lse)
+
+
+def _mask_of_borders(q: Tensor, k: Tensor, borders: Given, window: Window, name: str) -> _Packed:
     cu_seqlens_q, cu_seqlens_k, max_q, max_k, (end_q, end_k) = borders
-    of_q, of_k = _identity(cu_seqlens_q), _identity(cu_seqlens_k)
+    device = _cuda.device_of(q)
+    cu_seqlens_q, of_q = _named(cu_seqlens_q, device)
+    cu_seqlens_k, of_k = _named(cu_seqlens_k, device)
     key = (of_q, of_k, q.shape[0], k.shape[0], window)
-    known = _masks.get(key) if of_q is not None and of_k is not None else None
+    known = _masks.get(key)
+    if known is not None and known.watched is not None:
+        _tensor_values.raise_if_changed(name)
     if known is None:
-        cu_q = _on_host(name, f"cu_seqlens{end_q}", cu_seqlens_q, q.shape[0])
-        cu_k = _on_host(name, f"cu_seqlens{end_k}", cu_seqlens_k, k.shape[0])
+        watched = _tensor_values.watch(name, ((cu_seqlens_q, of_q), (cu_seqlens_k, of_k)))
+        if watched is not None:
+            if watched.has(of_q):
+                cu_seqlens_q = watched.values(of_q)
+            if watched.has(of_k):
+                cu_seqlens_k = watched.values(of_k)
+        cu_q = _checked(name, f"cu_seqlens{end_q}", cu_seqlens_q, q.shape[0])
+        cu_k = _checked(name, f"cu_seqlens{end_k}", cu_seqlens_k, k.shape[0])
         if len(cu_q) != len(cu_k):
             raise InvalidArgument(
                 f"{name}: cu_seqlens_q and cu_seqlens_k must be equally long (got {len(cu_q)} and {len(cu_k)} values)"
             )
-        held = (cu_seqlens_q, cu_seqlens_k)
-        known = _Packed(_make_mask(cu_q, cu_k, window), _longest(cu_q), _longest(cu_k), len(cu_q), held)
-        if of_q is not None and of_k is not None:
-            _masks.put(key, known)
+        known = _Packed(_make_mask(cu_q, cu_k, window), _longest(cu_q), _longest(cu_k), len(cu_q), watched)
+        _masks.put(key, known)
     _check_longest(name, f"max_seqlen{end_q}", max_q, known.longest_q)
     _check_longest(name, f"max_seqlen{end_k}", max_k, known.longest_k)
-    return known.mask
+    return known
 
 
-_mask_of_borders._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch.compiler.disable
+# As torch.compiler.disable, which would import the compiler with this module.
+_mask_of_borders._torchdynamo_disable = True  # type: ignore[attr-defined]
+_poison_if_changed._torchdynamo_disable = True  # type: ignore[attr-defined]

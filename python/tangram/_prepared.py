@@ -5,13 +5,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._cache import BoundedCache
 from ._core import Backend, FlexAttention, HeadConfig, Mask
 from ._worker_thread import run_on_worker
 from .errors import InvalidArgument
 from .mask_buffer import MaskBuffer, MaskOfBuffer
+
+if TYPE_CHECKING:  # which imports torch
+    from ._tensor_values import Watched
 
 CAPACITY = 256
 MAX_BYTES = 256 << 20
@@ -21,26 +25,35 @@ _LIST_BYTES = 200
 """About what a pair of integers takes in a list of them."""
 
 
-def _ranges_bytes(entry: tuple[FlexAttention, tuple[Any, ...]]) -> int:
-    """Of an entry that keeps its attention, and its ranges if these are arrays in host memory or lists."""
-    attention, given = entry
-    held = 0
-    for ranges in given:
-        if isinstance(ranges, (list, tuple)):
-            held += _LIST_BYTES * len(ranges)
-        elif not getattr(ranges, "is_cuda", False):
-            held += getattr(ranges, "nbytes", 0)
-    return _ENTRY_BYTES + attention.host_bytes + attention.device_bytes + held
+class _Known(NamedTuple):
+    """What calls with known ranges need."""
+
+    attention: FlexAttention
+    held: tuple[Any, ...]
+    """Masks, so that no other object takes their identity."""
+    num_bytes: int
+    """Of ranges that are arrays, lists or tensors in host memory."""
+    watched: Watched | None
+    """Ranges in GPU memory."""
+
+
+def _ranges_bytes(entry: _Known) -> int:
+    watched = 0 if entry.watched is None else entry.watched.num_bytes
+    return _ENTRY_BYTES + entry.attention.host_bytes + entry.attention.device_bytes + entry.num_bytes + watched
+
+
+def _bytes_of(ranges: Any) -> int:
+    if isinstance(ranges, (list, tuple)):
+        return _LIST_BYTES * len(ranges)
+    return 0 if getattr(ranges, "is_cuda", False) else int(getattr(ranges, "nbytes", 0))
 
 
 def _mask_bytes(attention: FlexAttention) -> int:
     return _ENTRY_BYTES + attention.host_bytes + attention.device_bytes
 
 
-# By the identity of ranges. An entry holds the ranges themselves, so that no other object can take their identity.
-_by_ranges: BoundedCache[tuple[FlexAttention, tuple[Any, ...]]] = BoundedCache(
-    "ranges", _ranges_bytes, MAX_BYTES, CAPACITY
-)
+# By the values of ranges, the identity of masks, and the places of tensors in GPU memory.
+by_ranges: BoundedCache[_Known] = BoundedCache("ranges", _ranges_bytes, MAX_BYTES, CAPACITY)
 new: list[FlexAttention] = []
 """Prepared for a GPU and not called yet: only the call knows whether a backward pass will follow."""
 
@@ -50,7 +63,7 @@ _by_mask: BoundedCache[FlexAttention] = BoundedCache("masks", _mask_bytes, MAX_B
 
 def clear_cache() -> None:
     """Forgets all masks that flex_flash_attn_func has seen."""
-    _by_ranges.clear()
+    by_ranges.clear()
     _by_mask.clear()
     new.clear()
 
@@ -60,22 +73,31 @@ def are_masks(ranges: Any) -> bool:
     return isinstance(ranges, tuple) and len(ranges) > 0 and isinstance(ranges[0], Mask)
 
 
-def _identity(ranges: Any) -> Hashable:
-    """What changes when the ranges change. Tensors: the object and its version, without looking at device memory."""
-    if are_masks(ranges):
-        return ("masks", *map(id, ranges))
-    try:
-        version = getattr(ranges, "_version", None)
-    except RuntimeError:  # inference tensors have none: they are always new
-        return object()
-    if version is not None:
-        return (id(ranges), version)
+_named_tensor: Any = None
+"""_tensor_values.named, once there are tensors: an import in a function takes as long as the rest of a look-up."""
+
+
+def _import_torch() -> Any:
+    global _named_tensor
+    from . import _tensor_values
+
+    _named_tensor = _tensor_values.named
+    return _named_tensor
+
+
+def _named(ranges: Any, device: int) -> tuple[Any, Hashable]:
+    """Ranges, in host memory or on that GPU, and what stands for their values in a call there (-1: the host)."""
     if isinstance(ranges, Mask):
-        return id(ranges)  # never changes, and its hash takes time that grows with its slices
+        return ranges, id(ranges)  # never changes, and its hash takes time that grows with its slices
+    if hasattr(ranges, "data_ptr"):
+        of_tensor: tuple[Any, Hashable] = (_named_tensor or _import_torch())(ranges, device)
+        return of_tensor
+    if are_masks(ranges):
+        return ranges, ("masks", *map(id, ranges))
     if hasattr(ranges, "tobytes"):
-        return (str(ranges.dtype), ranges.shape, ranges.tobytes())
+        return ranges, (str(ranges.dtype), ranges.shape, ranges.tobytes())
     try:
-        return tuple([tuple(item) if not isinstance(item, int) else item for item in ranges])
+        return ranges, _integers([item if isinstance(item, int) else tuple(item) for item in ranges])
     except TypeError:
         raise InvalidArgument(
             "flex_flash_attn_func: q_ranges must be a Mask, or q_ranges, k_ranges and attn_type_map lists of integers "
@@ -83,17 +105,23 @@ def _identity(ranges: Any) -> Hashable:
         ) from None
 
 
-def _place(ranges: Any, identity: Hashable) -> Hashable:
-    """The identity of device ranges whatever object shows them, so that new views of known ranges are known."""
-    if not getattr(ranges, "is_cuda", False) or not isinstance(identity, tuple):
-        return identity
-    from . import _cuda
+_INT = frozenset((int,))
 
-    return _cuda.identity(ranges)
+
+def _integers(items: list[Any]) -> tuple[Any, ...]:
+    """As a key. An element that is a tensor compares by what it holds when it is asked, not when it was stored."""
+    values = items if items and isinstance(items[0], int) else chain.from_iterable(items)
+    if _INT.issuperset(map(type, values)):
+        return tuple(items)
+    return tuple([tuple(map(_integer, item)) if isinstance(item, tuple) else _integer(item) for item in items])
+
+
+def _integer(value: Any) -> Any:
+    return int(value) if hasattr(value, "__index__") else value
 
 
 def on_host(ranges: Any) -> Any:
-    """Device ranges are copied to the host once, at first sight, which synchronises."""
+    """Ranges in GPU memory are copied to the host, which synchronises."""
     if not getattr(ranges, "is_cuda", False):
         return ranges.detach() if hasattr(ranges, "detach") else ranges
     from . import _cuda
@@ -141,29 +169,31 @@ def prepared(
     seqlen_k: int,
     heads: tuple[int, int, int, int, str],
     backend: Backend,
-) -> FlexAttention | MaskOfBuffer:
-    """The attention for these ranges and shapes: looked up, or prepared and remembered."""
+) -> tuple[FlexAttention | MaskOfBuffer, Watched | None]:
+    """The attention for these ranges and shapes: looked up, or prepared and remembered. And ranges in GPU memory, to
+    which the call must compare."""
     if isinstance(q_ranges, MaskBuffer):
         if k_ranges is not None or mask_types is not None:
             raise beside_mask("flex_flash_attn_func", "a MaskBuffer", k_ranges, mask_types)
-        return q_ranges.attention(seqlen_q, seqlen_k, heads, backend)
-    key = (
-        _identity(q_ranges),
-        None if k_ranges is None else _identity(k_ranges),
-        None if mask_types is None else _identity(mask_types),
-        seqlen_q,
-        seqlen_k,
-        heads,
-        backend,
-    )
-    known = _by_ranges.get(key)
+        return q_ranges.attention(seqlen_q, seqlen_k, heads, backend), None
+    device = backend.device if backend.on_gpu else -1
+    given_q = q_ranges
+    q_ranges, q_name = _named(q_ranges, device)
+    k_name = types_name = None
+    if k_ranges is given_q:
+        k_ranges, k_name = q_ranges, q_name
+    elif k_ranges is not None:
+        k_ranges, k_name = _named(k_ranges, device)
+    if mask_types is not None:
+        mask_types, types_name = _named(mask_types, device)
+    key = (q_name, k_name, types_name, seqlen_q, seqlen_k, heads, backend)
+    known = by_ranges.get(key)
     if known is not None:
-        return known[0]
-    given = (q_ranges, k_ranges, mask_types)
-    place = key if isinstance(q_ranges, Mask) else (*map(_place, given, key), *key[3:])
-    known = _by_ranges.get(place) if place != key else None
-    if known is not None:
-        return _by_ranges.put(key, (known[0], given))[0]
+        if known.watched is not None:
+            _raise_if_changed()
+        return known.attention, known.watched
+    given, names = (q_ranges, k_ranges, mask_types), key[:3]
+    watched = _watched(given, names)
     mask: Mask | tuple[Mask, ...]
     if isinstance(q_ranges, Mask) or are_masks(q_ranges):
         mask = q_ranges
@@ -192,8 +222,8 @@ def prepared(
                 "flex_flash_attn_func: q_ranges must be a Mask or ranges [n, 2]; tangram.from_dense makes a Mask of a "
                 f"dense boolean one (got q_ranges={getattr(q_ranges, 'dtype', '')}{list(shape)})"
             )
-        types = None if mask_types is None else on_host(mask_types)
-        mask = Mask.from_ranges(on_host(q_ranges), on_host(k_ranges), types, seqlen_q, seqlen_k)
+        q_values, k_values, types = (_values(*each, watched) for each in zip(given, names, strict=True))
+        mask = Mask.from_ranges(q_values, k_values, types, seqlen_q, seqlen_k)
     by_mask = (mask, heads, backend)
     attention = _by_mask.get(by_mask)
     if attention is None:
@@ -213,7 +243,27 @@ def prepared(
         if backend.on_gpu:
             new[:] = [attention]
         _by_mask.put(by_mask, attention)
-    _by_ranges.put(key, (attention, given))
-    if place != key:
-        _by_ranges.put(place, (attention, given))
-    return attention
+    held = tuple(each for each in given if isinstance(each, Mask) or are_masks(each))
+    by_ranges.put(key, _Known(attention, held, sum(map(_bytes_of, given)), watched))
+    return attention, watched
+
+
+def _watched(given: tuple[Any, ...], names: tuple[Hashable, ...]) -> Watched | None:
+    """Of ranges of which some stayed in GPU memory."""
+    if not any(hasattr(each, "data_ptr") for each in given):
+        return None
+    from ._tensor_values import watch
+
+    return watch("flex_flash_attn_func", zip(given, names, strict=True))
+
+
+def _values(ranges: Any, name: Hashable, watched: Watched | None) -> Any:
+    if watched is not None and watched.has(name):
+        return watched.values(name)
+    return ranges.detach() if hasattr(ranges, "detach") else ranges
+
+
+def _raise_if_changed() -> None:
+    from ._tensor_values import raise_if_changed
+
+    raise_if_changed("flex_flash_attn_func")

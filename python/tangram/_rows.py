@@ -28,8 +28,15 @@ SIDES: tuple[Side, ...] = ("q", "k")
 
 def get_position_ids(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:
     """Global rows of this rank's rows, int64 `[rows]` in the memory of `device` (None: the host's): what rotary
-    embeddings need. Padded rows come last."""
-    return _rows_of("get_position_ids", key, side).positions.copy_at(_place(device))
+    embeddings need.
+
+    Padded rows come last and have the last position of the sequence, `total_seqlen - 1`: a table of `total_seqlen`
+    positions serves every rank. `get_loss_mask` tells which rows are padded.
+    """
+    rows = _rows_of("get_position_ids", key, side)
+    positions = rows.positions.copy_at(_place(device))
+    count = rows.per_rank - rows.num_real
+    return torch.nn.functional.pad(positions, (0, count), value=rows.total - 1) if count else positions
 
 
 def get_loss_mask(key: DistAttnRuntimeKey, side: Side = "q", device: torch.device | str | None = None) -> Tensor:

@@ -58,7 +58,7 @@ class Rows:
         self.per_rank = dispatch.rows_per_rank
         self.real = RowPicks(self.map.rows_of_rank(rank, total))
         """Global rows of this rank's rows without padding, which come first, since they are in order."""
-        self.positions = RowTable(self.map.rows_of_rank(rank, self.map.seqlen), torch.int64)
+        self.positions = RowTable(self.map.rows_of_rank(rank, total), torch.int64)
         self.fingerprint = hash((total, self.map.fingerprint)) & (2**64 - 1)
         self.derived: dict[Any, Any] = {}  # of the functions that move rows
 

@@ -133,11 +133,11 @@ def attend(
     if grad_dtype is not None:
         check_grad_dtype("flex_flash_attn_func", grad_dtype, q)
     try:
-        attention = _attention(q, k, v, ranges, backend)
+        attention, watched = _attention(q, k, v, ranges, backend)
         of_call = _options(scale, softcap, deterministic, sm_margin)
         if _new:
             _begin_backward(attention, (q, k, v), of_call, sink is None and softcap == 0)
-        call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype)
+        call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype, watched)
         if not plain:
             q, k, v = _rows(q), _rows(k), _rows(v)
         results = _apply_flex(q, k, v, sink, call)

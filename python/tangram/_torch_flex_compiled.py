@@ -202,9 +202,9 @@ class _Shared(NamedTuple):
         return [(p[0], p[1]) for p in pieces], [(p[2], p[3]) for p in pieces], [p[4] for p in pieces]
 
     def call(self, q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype | None, max_logits: bool) -> _Call:
-        attention = _attention(q, k, v, self.ranges(), self.backend or None)
+        attention, watched = _attention(q, k, v, self.ranges(), self.backend or None)
         options = _options(self.scale, self.softcap, self.deterministic, self.sm_margin)
-        return _Call(attention, self.sink_layout, options, out_dtype, max_logits)
+        return _Call(attention, self.sink_layout, options, out_dtype, max_logits, watched=watched)
 
     def sink_values(self) -> Tensor | None:
         return None if self.sink is None else self.sink.to(torch.float32).contiguous()

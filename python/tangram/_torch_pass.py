@@ -19,6 +19,7 @@ from ._backends import backend_named
 from ._core import AttnOptions, FlexAttention
 from ._prepared import prepared
 from ._shapes import check_shapes, dtype_remedy
+from ._tensor_values import Watched, raise_if_changed
 from .errors import InvalidArgument
 from .mask_buffer import MaskOfBuffer
 
@@ -68,7 +69,9 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *of_batches: st
         )
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None) -> FlexAttention | MaskOfBuffer:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None
+) -> tuple[FlexAttention | MaskOfBuffer, Watched | None]:
     heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
     return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda, q.get_device()))
 
@@ -83,6 +86,8 @@ class _Call:
     out_dtype: torch.dtype | None
     max_logits: bool
     grad_dtype: torch.dtype | None = None
+    watched: Watched | None = None
+    """Ranges in GPU memory, to which the forward pass compares."""
 
 
 @lru_cache(1024)
@@ -134,12 +139,16 @@ def _forward(
         call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, stream, place)
     finally:
         _workspace.release(space)
+    if call.watched is not None:
+        call.watched.poison_if_changed(out, lse, peaks)
     return (out, lse) if peaks is None else (out, lse, peaks)
 
 
 def _backward(
     call: _Call, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    if call.watched is not None:
+        raise_if_changed("flex_flash_attn_func")
     dtype = call.grad_dtype
     if dtype is None and q.is_contiguous() and k.is_contiguous() and v.is_contiguous():
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)

@@ -91,8 +91,10 @@ def flash_attn_varlen_func(
 
     Args:
         q `[total_q, heads, dim]`, k, v `[total_k, heads_kv, dim(_v)]`.
-        cu_seqlens_q, cu_seqlens_k: `[sequences + 1]` int32, from 0 on, in host or GPU memory: a tensor there is copied
-            to the host once for each version of its values, which synchronises. In graphs of torch.compile they are
+        cu_seqlens_q, cu_seqlens_k: `[sequences + 1]` int32, from 0 on. In host memory they are read in each call. In
+            GPU memory they are copied to the host once for each version, which synchronises. Values that change there
+            without a new version, as collectives and kernels write them, make the results of a call NaN, and the next
+            call raises: pass a copy, `x.clone()`, after each such write. In graphs of torch.compile borders are
             ordinary inputs, without a window.
         max_seqlen_q, max_seqlen_k: the longest sequences; only checked. block_table: must be None.
         The others as of flash_attn_func.

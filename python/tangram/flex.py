@@ -88,8 +88,10 @@ def flex_flash_attn_func(
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
             a `tangram.Mask`, a `tangram.MaskBuffer`, or a list of masks, one for each of equal groups of heads. Slice i
             lets the queries of range i see the keys of range i; slices must not cover a (query, key) pair twice.
-            Tensors are remembered by object and version, those in device memory by storage and version: these are
-            copied to the host at first sight, which synchronises once and is refused while a CUDA graph is captured.
+            Tensors in host memory are read in each call. Those in GPU memory are known by storage and version: they
+            are copied to the host at first sight, which synchronises once and is refused while a CUDA graph is
+            captured. Values that change there without a new version, as collectives and kernels write them, make the
+            results of a call NaN, and the next call raises: pass a copy, `x.clone()`, after each such write.
         attn_type_map: `[n]` of 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both. None: 0.
         sink: extra keys without values, float32, `[seqlen_sink, num_heads_q]` ("sh") or
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.
@@ -226,7 +228,7 @@ def _attend_numpy(
         )
     check_shapes(q.shape, k.shape, v.shape)
     heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], dtype)
-    attention = prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, on_gpu=False))
+    attention, _ = prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, on_gpu=False))
     result_dtype = q.dtype if out_dtype is None else np.dtype(out_dtype)
     out = np.empty((q.shape[0], q.shape[1], v.shape[2]), dtype=result_dtype)
     lse = np.empty(q.shape[:2], dtype=np.float32)

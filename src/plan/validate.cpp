@@ -60,12 +60,7 @@ std::optional<UselessParameter> find_useless(const MovementConfig& movement) {
   return UselessParameter{"head_groups", "a movement in which queries move (got kv)"};
 }
 
-void validate_config(const DistAttnConfig& config, const char* function) {
-  const HeadConfig& heads = config.heads;
-  require(1 <= config.cp_size && config.cp_size <= kMaxRanks, "{}: cp_size must lie in [1, {}] (got {})", function,
-          kMaxRanks, config.cp_size);
-  require(config.dispatch.chunk_size >= 0, "{}: dispatch.chunk_size must not be negative (got {})", function,
-          config.dispatch.chunk_size);
+void validate_heads(const HeadConfig& heads, const char* function) {
   require(heads.num_heads_q >= 1 && heads.num_heads_q <= kMaxHeads && heads.num_heads_kv >= 1 &&
               heads.num_heads_q % heads.num_heads_kv == 0,
           "{}: num_heads_q must be a positive multiple of num_heads_kv (got num_heads_q={}, num_heads_kv={})", function,
@@ -76,6 +71,14 @@ void validate_config(const DistAttnConfig& config, const char* function) {
   require(int64_t{heads.num_heads_q} * std::max(heads.head_dim, heads.head_dim_v) <= kMaxRowElements,
           "{}: rows must not exceed {} elements (got num_heads_q={}, head_dim={}, head_dim_v={})", function,
           kMaxRowElements, heads.num_heads_q, heads.head_dim, heads.head_dim_v);
+}
+
+void validate_config(const DistAttnConfig& config, const char* function) {
+  require(1 <= config.cp_size && config.cp_size <= kMaxRanks, "{}: cp_size must lie in [1, {}] (got {})", function,
+          kMaxRanks, config.cp_size);
+  require(config.dispatch.chunk_size >= 0, "{}: dispatch.chunk_size must not be negative (got {})", function,
+          config.dispatch.chunk_size);
+  validate_heads(config.heads, function);
   const StrategyConfig& strategy = config.strategy;
   require(strategy.name != Strategy::kAuto || (strategy.ulysses_degree == 0 && strategy.inner_ring_size == 0 &&
                                                strategy.head_chunks.empty() && strategy.document_rows == 0),
@@ -89,6 +92,7 @@ void validate_config(const DistAttnConfig& config, const char* function) {
   }
   require(strategy.document_rows >= 0, "{}: strategy.document_rows must not be negative (got {})", function,
           strategy.document_rows);
+  const HeadConfig& heads = config.heads;
   const MovementConfig& movement = config.movement;
   require(
       movement.algorithm == Movement::kKv || strategy.name == Strategy::kTangram || strategy.name == Strategy::kAuto,

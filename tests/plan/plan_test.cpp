@@ -15,6 +15,7 @@
 #include "reference/mask_cases.hpp"
 #include "reference/plan_check.hpp"
 #include "support/sample.hpp"
+#include "tangram/attn_shape.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 
@@ -40,6 +41,16 @@ DistAttnConfig config_of(int cp_size, DispatchAlgorithm algorithm = DispatchAlgo
   config.dispatch.algorithm = algorithm;
   config.dispatch.chunk_size = chunk_size;
   return config;
+}
+
+// A HeadConfig or AttnShape of another head_dim had values of 128.
+TEST(HeadConfigTest, ValuesHaveTheDimOfKeysUnlessGiven) {
+  EXPECT_EQ((HeadConfig{8, 2, 64}).head_dim_v, 64);
+  EXPECT_EQ((HeadConfig{.num_heads_q = 8, .head_dim = 192}).head_dim_v, 192);
+  EXPECT_EQ((HeadConfig{8, 2, 192, 128}).head_dim_v, 128);
+  EXPECT_EQ(HeadConfig{}.head_dim_v, 128);
+  EXPECT_EQ((AttnShape{.seqlen_q = 4, .seqlen_k = 4, .head_dim = 64}).head_dim_v, 64);
+  EXPECT_EQ(MachineModel{.head_dim = 64}.head_dim_v, 64);
 }
 
 class PlanOfFile : public testing::TestWithParam<const char*> {};

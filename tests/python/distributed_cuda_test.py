@@ -59,6 +59,13 @@ def test_two_gpus_agree_on_blocks_that_change():
 
 
 @needs_two
+def test_borders_of_collectives_are_read_again_or_refused():
+    """NCCL counts no version of the tensors it writes: a call went on with the mask of before, and nothing told so."""
+    printed = run_ranks(2, "values", NCCL_NVLS_ENABLE="0")
+    assert printed.count("calls gave NaN and were refused") == 2, printed
+
+
+@needs_two
 @pytest.mark.parametrize("how", ["wrong", "kill", "silence"])
 def test_the_failure_of_a_rank_ends_the_waits_of_the_other(how):
     assert "rank 0 saw it" in run_ranks(2, how, TANGRAM_TIMEOUT_S="4")

@@ -37,6 +37,12 @@ def test_programs_of_the_published_api_with_its_variables(variables):
     run_ranks(2, "published", **{f"MAGI_ATTENTION_{name}": value for name, value in variables.items()})
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_borders_of_collectives_and_positions_of_padded_rows(count):
+    """Collectives count no version of the tensors they write; and positions of padding lay beyond the sequence."""
+    run_ranks(count, "values")
+
+
 def test_ranks_of_several_hosts_meet_at_a_port():
     run_ranks(3, "hosts")
 

@@ -415,6 +415,27 @@ MISTAKES = {
         "(got 4.0)",
         "a whole number",
     ),
+    "a HeadConfig whose heads do not divide": (
+        lambda: tangram.HeadConfig(8, 3, 64),
+        "HeadConfig",
+        "num_heads_q",
+        "num_heads_kv=3",
+        "multiple of num_heads_kv",
+    ),
+    "no heads of keys": (
+        lambda: tangram.HeadConfig(8, 0, 64),
+        "HeadConfig",
+        "num_heads_q",
+        "num_heads_kv=0",
+        "multiple of num_heads_kv",
+    ),
+    "values without a dim": (
+        lambda: tangram.HeadConfig(8, 2, 64, 0),
+        "HeadConfig",
+        "head dims",
+        "head_dim_v=0",
+        "positive",
+    ),
     "a dtype of torch": (
         lambda: tangram.HeadConfig(4, 2, dtype=torch.bfloat16),
         "HeadConfig",

@@ -47,6 +47,14 @@ def test_a_plan_computes_every_cell_once_and_assigns_all_rows():
     assert plan.rows_moved == needed
 
 
+def test_values_have_the_dim_of_keys_unless_given():
+    """HeadConfig(8, 2, 64) had values of dim 128, and a plan counted their bytes."""
+    heads = HeadConfig(8, 2, 64)
+    assert heads == HeadConfig(8, 2, 64, 64) and heads.head_dim_v == 64
+    assert HeadConfig(8, 2, 192, 128).head_dim_v == 128 and HeadConfig(8, 2).head_dim_v == 128
+    assert tangram.plan(Mask.causal(2048), 4, heads=heads).config.heads.head_dim_v == 64
+
+
 def test_json_comes_back_equal():
     heads = HeadConfig(num_heads_q=8, num_heads_kv=2, head_dim=64, head_dim_v=64, dtype="float16")
     config = DistAttnConfig(overlap=OverlapConfig(num_stages_fwd=2, num_stages_bwd=2, keep_remote_kv=True))

@@ -363,7 +363,8 @@ def roll_simple(x: Tensor, shift: int, dim: int, key: DistAttnRuntimeKey) -> Ten
 
 
 def get_position_ids(key: DistAttnRuntimeKey) -> Tensor:
-    """Global rows of this rank's rows, int64 `[rows]`, padded ones last; in the memory of the group's device."""
+    """Global rows of this rank's rows, int64 `[rows]`, in the memory of the group's device. Padded rows come last and
+    have the last position without padding; there they count on."""
     inner = require_key("get_position_ids", key).inner
     return distributed.get_position_ids(inner, "q", device_of_group(key.cp_group))
 

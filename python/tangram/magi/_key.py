@@ -69,7 +69,8 @@ class DistAttnRuntimeKey:
             return self.inner
         made = self._of_heads.get(wanted)
         if made is None:
-            heads = _core.HeadConfig(num_heads_q, num_heads_kv, head_dim, self.head_dim_v or head_dim)
+            with Named("calc_attn"):
+                heads = _core.HeadConfig(num_heads_q, num_heads_kv, head_dim, self.head_dim_v)
             made = make_mask_key_after_dispatch(self.mask, self.inner, heads=heads)
             self._of_heads[wanted] = made
         return made
@@ -226,7 +227,8 @@ def make_key(
         most = -(-total // (env.min_chunks_per_rank * cp_size))
         unit = min(unit, most) if unit else most
     num_q, num_kv, dim, dim_v = heads
-    known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, dim_v or dim or _HEAD_DIM)
+    with Named(function):
+        known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, dim_v)
     remote_rows = total - total // cp_size
     planned = to_tangram(config, env, known, unit, remote_rows)
     with Named(function):
@@ -280,7 +282,8 @@ def make_key_after(
     new_config = DistAttnConfig(old.dist_attn_config.dispatch_config, config.overlap_config, config.grpcoll_config)
     of_old = (old.num_heads_q, old.num_heads_kv, old.head_dim)
     num_q, num_kv, dim = (b if a is None else a for a, b in zip(heads, of_old, strict=True))
-    known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, old.head_dim_v or dim or _HEAD_DIM)
+    with Named(function):
+        known = _core.HeadConfig(num_q or 1, num_kv or 1, dim or _HEAD_DIM, old.head_dim_v)
     remote_rows = lengths[1] - lengths[1] // old.inner.cp_size
     planned = to_tangram(new_config, env, known, old.inner.config.dispatch.chunk_size, remote_rows)
     with Named(function):

@@ -25,7 +25,13 @@ from ranks.key_checks import (  # noqa: E402
     check_refusals,
 )
 from ranks.published_checks import check_published  # noqa: E402
-from ranks.row_checks import check_bytes_of_a_key, check_labels, check_rows, check_rows_of_any_kind  # noqa: E402
+from ranks.row_checks import (  # noqa: E402
+    check_bytes_of_a_key,
+    check_labels,
+    check_positions_of_padded_rows,
+    check_rows,
+    check_rows_of_any_kind,
+)
 from ranks.step_checks import (  # noqa: E402
     DIM,
     HEADS,
@@ -40,6 +46,7 @@ from ranks.step_checks import (  # noqa: E402
     flex_key,
     whole,
 )
+from ranks.value_checks import check_collectives  # noqa: E402
 from tangram import DistAttnConfig, MovementConfig, OverlapConfig, _torch_group  # noqa: E402
 
 
@@ -97,6 +104,12 @@ def main():
         return
     if sys.argv[1] == "published":
         check_published(dist.group.WORLD)
+        dist.barrier()
+        dist.destroy_process_group()
+        return
+    if sys.argv[1] == "values":
+        check_collectives("cpu", dist.group.WORLD)
+        check_positions_of_padded_rows(dist.group.WORLD)
         dist.barrier()
         dist.destroy_process_group()
         return

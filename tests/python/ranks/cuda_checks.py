@@ -44,6 +44,7 @@ from ranks.cuda_step_checks import (  # noqa: E402
     step,
     whole,
 )
+from ranks.value_checks import check_collectives  # noqa: E402
 from reference import attention  # noqa: E402
 from tangram import DispatchConfig, DistAttnConfig, InvalidArgument, MovementConfig, OverlapConfig  # noqa: E402
 
@@ -53,7 +54,7 @@ def check_rows():
     key = key_of()
     positions = tangram.get_position_ids(key, device="cuda")
     real = tangram.get_loss_mask(key, device="cuda")
-    assert positions.is_cuda and torch.equal(real, positions < TOTAL)
+    assert positions.is_cuda and (positions[~real] == TOTAL - 1).all()
     generator = torch.Generator().manual_seed(3)
     for shape, dtype in (
         ((TOTAL,), torch.int64),
@@ -99,7 +100,8 @@ def check_scattered_rows():
     positions = tangram.get_position_ids(key, device="cuda")
     assert torch.equal(positions.cpu(), tangram.get_position_ids(key))
     for shard in shards:
-        assert torch.equal(shard[positions < TOTAL], x[positions[positions < TOTAL]])
+        real = tangram.get_loss_mask(key, device="cuda")
+        assert torch.equal(shard[real], x[positions[real]])
     tangram.check_errors()
 
 
@@ -388,6 +390,10 @@ def main():
         assert len(checks) == len(NCCL_CHECKS)
     elif sys.argv[1] == "blocks":
         checks = [("blocks that change", check_changing_blocks)]
+    elif sys.argv[1] == "values":
+        refused = check_collectives("cuda", dist.new_group(backend="nccl"))
+        print(f"rank {dist.get_rank()}: {refused} calls gave NaN and were refused", flush=True)
+        checks = []
     elif sys.argv[1] in ("masks", "softcaps", "rows"):
         check_other_call(sys.argv[1])
         os._exit(0)

@@ -22,9 +22,8 @@ def check_rows(group):
             x = torch.arange(total * 2).reshape(total, 2).to(dtype)
             shard = tangram.dispatch(x, key, pad_value=-7)
             positions = tangram.get_position_ids(key)
-            real = positions < total
+            real = tangram.get_loss_mask(key)
             assert torch.equal(shard[real], x[positions[real]]) and (shard[~real] == -7).all()
-            assert torch.equal(real, tangram.get_loss_mask(key))
             assert torch.equal(tangram.undispatch(shard, key), x)
             for shifts in (1, -1, 77, 0):
                 rolled = tangram.undispatch(tangram.roll(shard, key, shifts), key)
@@ -38,6 +37,21 @@ def check_rows(group):
     y = tangram.undispatch(tangram.roll(tangram.dispatch(x, key), key, -1), key)
     y.backward(weight)
     assert torch.equal(x.grad, weight.roll(1, 0))
+
+
+def check_positions_of_padded_rows(group):
+    """A table of exactly the sequence's length serves every rank, those that hold padding too: positions went on beyond
+    it there, and an embedding failed on that rank alone."""
+    size = dist.get_world_size(group)
+    for total in (1, 7, 150):
+        key = tangram.mask_key(tangram.Mask.causal(total), 1, 1, 8, group, pad_size=-total % (8 * size) + 8 * size)
+        for side in ("q", "k"):
+            positions, real = tangram.get_position_ids(key, side), tangram.get_loss_mask(key, side)
+            embedded = torch.nn.functional.embedding(positions, torch.arange(total)[:, None])[:, 0]
+            assert positions.shape == real.shape and torch.equal(embedded, positions)
+            assert torch.equal(positions[real], tangram.dispatch(torch.arange(total), key)[real])
+            assert (positions[~real] == total - 1).all(), (positions, real)
+        assert len(real) * size > total
 
 
 def check_bytes_of_a_key(group):
