@@ -1,8 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/socket/connect.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -21,6 +19,7 @@
 
 #include "comm/progress_communicator.hpp"
 #include "comm/socket/address.hpp"
+#include "comm/socket/connect.hpp"
 #include "comm/socket/handshake.hpp"
 #include "core/joined.hpp"
 #include "core/require.hpp"
@@ -58,7 +57,9 @@ struct TableEntry {
 class Rendezvous {
  public:
   explicit Rendezvous(const SocketGroupConfig& config)
-      : config_(config), deadline_s_(steady_seconds() + config.timeout_s), peers_(static_cast<size_t>(config.size)) {}
+      : config_(config),
+        deadline_s_(steady_seconds() + config.setup_timeout_s),
+        peers_(static_cast<size_t>(config.size)) {}
 
   std::vector<UniqueFd> run() {
     const std::string_view address = config_.address;
@@ -119,7 +120,7 @@ class Rendezvous {
     std::vector<TableEntry> table(static_cast<size_t>(config_.size));
     if (!receive_all(peers_[0].get(), table.data(), table.size() * sizeof(TableEntry))) give_up_on({0});
     if (table[0].missing != 0) {
-      throw Timeout(fmt::format("SocketGroup: not all ranks came to rank 0 within {:g} s", config_.timeout_s));
+      throw Timeout(fmt::format("SocketGroup: not all ranks came to rank 0 within {:g} s", config_.setup_timeout_s));
     }
     for (int rank = 1; rank < config_.rank; ++rank) connect_to(rank, table[static_cast<size_t>(rank)].address);
     accept_until_all(listener, nullptr);
@@ -308,7 +309,8 @@ class Rendezvous {
 
   [[noreturn]] void give_up_on(const std::vector<int>& ranks) const {
     throw Timeout(fmt::format("SocketGroup: {} {} did not start within {:g} s (noticed by rank {}){}",
-                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.timeout_s, config_.rank,
+                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.setup_timeout_s,
+                              config_.rank,
                               met_others_ ? "; others were met that do not know the secret of this job" : ""));
   }
 

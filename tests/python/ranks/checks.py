@@ -40,7 +40,7 @@ from ranks.step_checks import (  # noqa: E402
     flex_key,
     whole,
 )
-from tangram import DistAttnConfig, MovementConfig, OverlapConfig, _torch_group  # noqa: E402
+from tangram import DistAttnConfig, MovementConfig, OverlapConfig, _rendezvous  # noqa: E402
 
 
 def check_death(how):
@@ -89,7 +89,7 @@ def main():
     if sys.argv[1] == "hosts":
         # As if each rank had a host of its own: they meet at a port of rank 0.
         rank = dist.get_rank()
-        _torch_group._host_id = lambda: f"host {rank}"
+        _rendezvous._host_id = lambda: f"host {rank}"
         check_step(dist.group.WORLD)
         check_rows(dist.group.WORLD)
         dist.barrier()
