@@ -3,7 +3,10 @@
 
 #include "attn/thread_pool.hpp"
 
+#include <utility>
+
 #include "tangram/env.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -32,8 +35,40 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+/// The right to run a loop.
+class ThreadPool::Turn {
+ public:
+  explicit Turn(ThreadPool& pool) : pool_(pool) {
+    std::unique_lock lock(pool_.mutex_);
+    while (!pool_.turn_.wait_for(lock, kInterruptInterval, [&] { return !pool_.is_taken_; })) {
+      lock.unlock();
+      check_interrupt();
+      lock.lock();
+    }
+    pool_.is_taken_ = true;
+    pool_.caller_ = std::this_thread::get_id();
+  }
+  ~Turn() {
+    pool_.caller_ = std::thread::id();
+    const std::lock_guard lock(pool_.mutex_);
+    pool_.is_taken_ = false;
+    pool_.turn_.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  ThreadPool& pool_;
+};
+
 void ThreadPool::parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body) {
-  const std::lock_guard call_lock(call_mutex_);
+  if (caller_ == std::this_thread::get_id()) {  // called by an interrupt of this very loop
+    for (int64_t item = 0; item < num_items; ++item) body(item, 0);
+    return;
+  }
+  const Turn turn(*this);
+  interrupts_ = {};
+  is_stopped_ = false;
   next_item_ = 0;
   body_ = &body;
   num_items_ = num_items;
@@ -49,7 +84,17 @@ void ThreadPool::parallel_for(int64_t num_items, const std::function<void(int64_
   }
   drain(0);
   std::unique_lock lock(mutex_);
-  if (!alone) done_.wait(lock, [this] { return num_running_ == 0; });
+  const auto is_done = [this] { return num_running_ == 0; };
+  while (!alone && !done_.wait_for(lock, kInterruptInterval, is_done)) {
+    if (is_stopped_) continue;
+    lock.unlock();
+    try {
+      check_interrupt();
+    } catch (...) {
+      stop(std::current_exception());
+    }
+    lock.lock();
+  }
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
@@ -70,12 +115,27 @@ void ThreadPool::work(int thread_idx) {
 
 void ThreadPool::drain(int thread_idx) {
   try {
-    for (int64_t item = next_item_++; item < num_items_; item = next_item_++) (*body_)(item, thread_idx);
+    while (true) {
+      if (thread_idx == 0) interrupts_.check();  // before an item is drawn: others may wait for what has been drawn
+      const int64_t item = next_item_++;
+      if (item >= num_items_) return;
+      (*body_)(item, thread_idx);
+    }
   } catch (...) {
-    next_item_ = num_items_;
-    const std::lock_guard lock(mutex_);
-    if (error_ == nullptr) error_ = std::current_exception();
+    stop(std::current_exception());
   }
+}
+
+void ThreadPool::stop(std::exception_ptr error) {
+  next_item_ = num_items_;
+  const std::lock_guard lock(mutex_);
+  if (error_ == nullptr) error_ = std::move(error);
+  is_stopped_ = true;
+}
+
+void ThreadPool::check(int thread_idx) {
+  if (thread_idx == 0) interrupts_.check();
+  if (is_stopped_.load(std::memory_order_relaxed)) throw InternalError("ThreadPool: the loop has been stopped");
 }
 
 }  // namespace tangram

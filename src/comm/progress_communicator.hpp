@@ -82,6 +82,8 @@ class ProgressCommunicator final : public Communicator {
   std::unique_ptr<CommHandle> post(Make make);
   std::shared_ptr<Call> enqueue(Operation operation);
   void run();
+  /// `hear`: as in Call::wait_done.
+  void wait_until_idle(void (*hear)());
   void count(const Operation& operation);
 
   std::unique_ptr<Transport> transport_;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "comm/facts_text.hpp"
+#include "core/interrupt.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
@@ -103,6 +104,8 @@ void BoardAgreement::look() {
 
 template <class Find>
 void BoardAgreement::wait_until(const Find& find_missing) {
+  const OnInterrupt give_up([this] { board_.give_up(rank_, kInterruptReason); });
+  InterruptClock interrupts;
   const auto begin = std::chrono::steady_clock::now();
   for (int missing = find_missing(); missing >= 0; missing = find_missing()) {
     check_();
@@ -110,6 +113,7 @@ void BoardAgreement::wait_until(const Find& find_missing) {
       throw Timeout(fmt::format("DistAttention: rank {} must come to the same call within {} s (waited on rank {})",
                                 name_of(missing), timeout_s_, name_of(rank_)));
     }
+    interrupts.check();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

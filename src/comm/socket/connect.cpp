@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "comm/socket/connect.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -19,8 +21,8 @@
 
 #include "comm/progress_communicator.hpp"
 #include "comm/socket/address.hpp"
-#include "comm/socket/connect.hpp"
 #include "comm/socket/handshake.hpp"
+#include "core/interrupt.hpp"
 #include "core/joined.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
@@ -157,6 +159,7 @@ class Rendezvous {
         }
       }
       if (steady_seconds() > deadline_s_) give_up_on({rank});
+      interrupts_.check();
       std::this_thread::sleep_for(kRetryInterval);
     }
   }
@@ -179,7 +182,7 @@ class Rendezvous {
   }
 
   /// One attempt. A host that does not answer at all is left in time for another: the system itself tries for minutes.
-  bool connects(int fd, const Address& address) const {
+  bool connects(int fd, const Address& address) {
     if (::connect(fd, address.get(), address.length) == 0) return !leads_to_itself(fd);
     if (errno != EINPROGRESS && errno != EINTR) return false;
     const double end_s = std::min(deadline_s_, steady_seconds() + kAttempt_s);
@@ -201,7 +204,8 @@ class Rendezvous {
       if (rest_s <= 0) give_up_on(missing);
       std::vector<pollfd> polled{{listener.get(), POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.fd.get(), POLLIN, 0});
-      if (::poll(polled.data(), polled.size(), static_cast<int>(rest_s * 1e3) + 1) <= 0) continue;
+      interrupts_.check();
+      if (::poll(polled.data(), polled.size(), poll_ms(rest_s)) <= 0) continue;
       // One that says nothing is left waiting, and nobody waits for it.
       std::erase_if(callers, [&](Caller& caller) { return hear(caller, table); });
       if (polled[0].revents != 0) accept_one(listener, callers);
@@ -284,17 +288,23 @@ class Rendezvous {
   }
 
   /// False when the deadline came first.
-  bool wait_readable(int fd) const { return wait_for(fd, POLLIN, deadline_s_); }
-  static bool wait_for(int fd, short events, double end_s) {
+  bool wait_readable(int fd) { return wait_for(fd, POLLIN, deadline_s_); }
+  bool wait_for(int fd, short events, double end_s) {
     while (true) {
       const double rest_s = end_s - steady_seconds();
       if (rest_s <= 0) return false;
       pollfd polled{fd, events, 0};
-      if (::poll(&polled, 1, static_cast<int>(rest_s * 1e3) + 1) > 0) return true;
+      if (::poll(&polled, 1, poll_ms(rest_s)) > 0) return true;
+      interrupts_.check();
     }
   }
 
-  bool receive_all(int fd, void* data, size_t num_bytes) const {
+  /// Until the deadline, or the next look for an interrupt.
+  static int poll_ms(double rest_s) {
+    return static_cast<int>(std::min(rest_s * 1e3 + 1, static_cast<double>(kInterruptInterval.count())));
+  }
+
+  bool receive_all(int fd, void* data, size_t num_bytes) {
     for (size_t done = 0; done < num_bytes;) {
       if (!wait_readable(fd)) return false;
       const ssize_t count = ::recv(fd, static_cast<char*>(data) + done, num_bytes - done, MSG_DONTWAIT);
@@ -318,6 +328,7 @@ class Rendezvous {
   double deadline_s_;
   std::vector<UniqueFd> peers_;
   bool met_others_ = false;
+  InterruptClock interrupts_;
 };
 
 }  // namespace
