@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from ranks.start import run_script  # noqa: E402
-
 import tangram  # noqa: E402
+from ranks.start import run_script  # noqa: E402
 
 CHECKS = Path(__file__).parent / "ranks" / "signal_checks.py"
 HEARD_S = 5.0  # a second by design, on two busy cores; each call takes longer
