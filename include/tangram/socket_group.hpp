@@ -24,6 +24,8 @@ struct SocketGroupConfig {
   /// Env::secret. `tcp:` needs one. Ranks prove to each other that they know it; a process that does not is dropped.
   /// Rows are sent unencrypted: only for networks without eavesdroppers.
   std::string secret;
+  /// Bounds the wait for all ranks alone; 0: timeout_s.
+  double setup_timeout_s = 0;
 };
 
 /// This process's place in a group of processes that are connected by sockets, each with each.

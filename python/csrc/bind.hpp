@@ -22,6 +22,9 @@ namespace tangram::python {
 /// The exception classes of tangram.errors stand for those of tangram/error.hpp from now on.
 void translate_errors();
 
+/// Python's signal handlers run while the library waits or computes on the main thread.
+void hear_signals();
+
 void bind_slice(nb::module_& m);
 void bind_mask(nb::module_& m);
 void bind_config(nb::module_& m);

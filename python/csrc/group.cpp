@@ -41,9 +41,10 @@ void all_to_all(Group& group, nb::handle send, const std::vector<int64_t>& send_
 
 void bind_host_group(nb::module_& m) {
   nb::class_<Group>(m, "Group", "The communicator of one rank of a process group.")
-      .def(nb::init<int, int, const std::string&, const std::string&>(), "rank"_a, "size"_a, "address"_a, "secret"_a,
+      .def(nb::init<int, int, const std::string&, const std::string&, double>(), "rank"_a, "size"_a, "address"_a,
+           "secret"_a, "setup_timeout_s"_a = 0,
            "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT and know the secret. Collective; "
-           "Timeout names who is missing.")
+           "Timeout names who is missing after setup_timeout_s, 0: TANGRAM_TIMEOUT_S.")
       .def("all_to_all", &all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "label"_a, "rows"_a,
            "Rows [rows, heads, dim] for rank 0, 1, ... one after the other; recv likewise. Collective. rows: a hash of "
            "what the counts do not say, which must be alike on all ranks.")
@@ -68,9 +69,10 @@ void bind_host_group(nb::module_& m) {
 
 }  // namespace
 
-Group::Group(int rank, int size, const std::string& address, const std::string& secret) {
+Group::Group(int rank, int size, const std::string& address, const std::string& secret, double setup_timeout_s) {
   const nb::gil_scoped_release release;
-  sockets_.emplace(SocketGroupConfig{.rank = rank, .size = size, .address = address, .secret = secret});
+  sockets_.emplace(SocketGroupConfig{
+      .rank = rank, .size = size, .address = address, .secret = secret, .setup_timeout_s = setup_timeout_s});
 }
 
 Group::~Group() {

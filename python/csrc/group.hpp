@@ -22,7 +22,8 @@ namespace tangram::python {
 /// Connects without the GIL, and ends without it: other ranks may be threads of the same process, or late.
 class Group {
  public:
-  Group(int rank, int size, const std::string& address, const std::string& secret);
+  /// setup_timeout_s bounds the wait for all ranks; 0: Env::timeout_s.
+  Group(int rank, int size, const std::string& address, const std::string& secret, double setup_timeout_s);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;

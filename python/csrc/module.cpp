@@ -12,6 +12,7 @@ NB_MODULE(_core, m) {
   m.doc() = "The C++ library as Python sees it. Use the names of the package tangram.";
   m.attr("VERSION") = tangram::kVersion;
   translate_errors();
+  hear_signals();
   bind_slice(m);
   bind_mask(m);
   bind_config(m);

@@ -128,7 +128,7 @@ def _key(
             )
         plan = plan_with(cache.plans, padded if masks is None else all_padded, config)
         pads = pad_q if pad_q == pad_k else (pad_q, pad_k)
-        key = DistAttnRuntimeKey(plan, group, group_or_mesh, mask.seqlen_q, mask.seqlen_k, pads, config)
+        key = DistAttnRuntimeKey(plan, group, mask.seqlen_q, mask.seqlen_k, pads, config)
         key.masks = None if masks is None else all_padded
         prepare_rows(key)
         return ((own[0] if masks is None else own), *name[1:]), key
@@ -384,7 +384,7 @@ def make_mask_key_after_dispatch(
     config = old.config if dist_attn_config is None else dist_attn_config
     heads = old.config.heads if heads is None else heads
     with Named("make_mask_key_after_dispatch"):
-        return _key(mask, old.group_or_mesh, heads, old.pad_size, config, None, plan_with, old)
+        return _key(mask, old.group, heads, old.pad_size, config, None, plan_with, old)
 
 
 def get_most_recent_key(cp_group_or_mesh: Any = None) -> DistAttnRuntimeKey:

@@ -80,7 +80,6 @@ class DistAttnRuntimeKey:
 
     plan: Plan
     group: TorchGroup
-    group_or_mesh: Any
     total_seqlen_q: int
     total_seqlen_k: int
     pad_size: PadSize
@@ -239,7 +238,6 @@ class DistAttnRuntimeKey:
                 DistAttnRuntimeKey(
                     plan_after(mask, config, self.plan),
                     self.group,
-                    self.group_or_mesh,
                     self.total_seqlen_q,
                     self.total_seqlen_k,
                     self.pad_size,

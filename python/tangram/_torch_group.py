@@ -1,7 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""The library's communicator for a group of torch.distributed, whose store tells the ranks where to meet, and a secret
-by which they know each other there.
+"""The library's communicator for a group of torch.distributed, through whose store the ranks meet (_rendezvous.py).
 
 Rows move over connections of Tangram's own, so that they never mix with the caller's messages, need no GIL, and show
 the death of a peer at once.
@@ -10,54 +9,79 @@ the death of a peer at once.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
-import secrets
 import shutil
-import socket
 import tempfile
-from collections import Counter
-from datetime import timedelta
+import threading
+import weakref
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor
 
 from . import _cuda, _settings
 from ._core import DeviceGroup, Group, timeout_s
-from .errors import CommError, InvalidArgument, Timeout
+from ._rendezvous import Circle, meet
+from .errors import CommError, InvalidArgument
 
-_times_met: Counter[tuple[int, ...]] = Counter()
+
+@dataclass(frozen=True)
+class Identity:
+    """What torch.distributed knows a group by. Equal for a group, and for whatever is made of the same group.
+
+    Nothing here keeps a process group alive: its store, and whatever lies in it, ends with it, and the next group of
+    all ranks may have one at the same address.
+    """
+
+    process_groups: tuple[weakref.ref[Any], ...]
+    """Of this rank: one, or one for each dimension of a mesh. torch.distributed holds them until they are destroyed."""
+    ranks: tuple[int, ...]
+    """Of a mesh of several dimensions as it lists them; of a process group in order."""
+
+    @property
+    def is_mesh(self) -> bool:
+        """Of several dimensions."""
+        return len(self.process_groups) > 1
+
+    def is_alive(self) -> bool:
+        return all(group() in c10d._world.pg_map for group in self.process_groups)
 
 
 class TorchGroup:
-    """This process's place among `ranks`, numbers of the default group. Making it is collective."""
+    """This process's place in a group. Making it is collective."""
 
-    def __init__(self, ranks: list[int]) -> None:
+    def __init__(self, identity: Identity, mesh: Tensor | None = None) -> None:
+        """mesh: ranks of a mesh of several dimensions."""
         if _inherited is not None and _inherited is dist.group.WORLD:
             raise CommError(
                 "tangram: a child of a fork must not make keys of a group that its parent has not used, because "
                 f"store and peers are the parent's (got process={os.getpid()}): make keys there, or use tangram.plan"
             )
-        if dist.get_rank() not in ranks:
+        self.identity = identity
+        self.ranks = sorted(identity.ranks)
+        if dist.get_rank() not in self.ranks:
             raise InvalidArgument(
-                f"tangram: a key is made by ranks of its group (got rank {dist.get_rank()} of {ranks})"
+                f"tangram: a key is made by ranks of its group (got rank {dist.get_rank()} of {self.ranks})"
             )
-        self.ranks = ranks
-        self.rank = ranks.index(dist.get_rank())
-        self.size = len(ranks)
-        _times_met[tuple(ranks)] += 1
-        name = f"tangram/{'.'.join(map(str, ranks))}/{_times_met[tuple(ranks)]}"
-        self._store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())  # type: ignore[attr-defined]
+        self.rank = self.ranks.index(dist.get_rank())
+        self.size = len(self.ranks)
         self.keys: Any = None  # made for this group; they end with it
         self.is_one_host = True
         self._on_device: DeviceGroup | None = None
+        if self.size == 1:
+            self.group = Group(0, 1, "unix:", "")
+            return
+        name, circles, store = _circles_of(identity, self.ranks, mesh)
         folder = tempfile.mkdtemp(prefix="tangram-") if self.rank == 0 else ""
         try:
-            self.group = Group(self.rank, self.size, *self._meeting(folder))
-            self._store.set(f"met{self.rank}", "")
-            if self.rank == 0:  # the others connect to each other in the folder too
-                self._wait("met")
+            address, secret, rest_s = meet(name, self.ranks, self.rank, circles, store, timeout_s(), folder)
+            self.is_one_host = address.startswith("unix:")
+            self.group = Group(self.rank, self.size, address, secret, rest_s)
+            self.group.require_agreement(0, "the first meeting")  # the others connect to each other in the folder too
         finally:
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -112,53 +136,23 @@ class TorchGroup:
         if self._on_device is not None:
             self._on_device.check()
 
-    def _wait(self, key: str, ranks: range | None = None) -> list[str]:
-        """What each rank said."""
-        said = []
-        for rank in range(self.size) if ranks is None else ranks:
-            try:
-                self._store.wait([f"{key}{rank}"], timedelta(seconds=timeout_s()))
-            except RuntimeError:
-                raise Timeout(
-                    f"tangram: all ranks of the group must make its first key within TANGRAM_TIMEOUT_S (got no answer "
-                    f"of rank {self.ranks[rank]} on rank {self.ranks[self.rank]} in {timeout_s():g} s)"
-                ) from None
-            said.append(self._store.get(f"{key}{rank}").decode())
-        return said
 
-    def _meeting(self, folder: str) -> tuple[str, str]:
-        """The address, a folder of rank 0 if all ranks see it on one host, else a port of rank 0; and the secret."""
-        if self.rank == 0:
-            self._store.set("place0", "\n".join((folder, _free_port(), secrets.token_hex(32))))
-        folder, port, secret = self._wait("place", range(1))[0].split("\n")
-        self._store.set(f"host{self.rank}", _host_id() if os.path.isdir(folder) else f"rank {self.rank}")
-        self.is_one_host = len(set(self._wait("host"))) == 1
-        return f"unix:{folder}" if self.is_one_host else f"tcp:{port}", secret
-
-
-def _host_id() -> str:
-    """Tells hosts apart: a folder that they share does not carry their sockets."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def _free_port() -> str:
-    """An address under which others reach this host, and a port of it that is free now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:  # sends nothing: only asks which interface leads to the ranks' meeting point
-            probe.connect((os.environ.get("MASTER_ADDR", "192.0.2.1"), 9))
-            host = probe.getsockname()[0]
-        except OSError:
-            host = socket.gethostname()
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind((host, 0))
-        except OSError:  # ranks of one host do without
-            listener.bind(("", 0))
-        return f"{host}:{listener.getsockname()[1]}"
+def _circles_of(identity: Identity, ranks: list[int], mesh: Tensor | None) -> tuple[str, list[Circle], Any]:
+    """Its name for errors; of each dimension the ranks that differ from this one in it alone; a store of all ranks."""
+    groups = [group() for group in identity.process_groups]
+    names = [str(c10d._world.pg_names[group]) for group in groups]
+    shared = [c10d._world.pg_map[group][1] for group in groups]
+    stores = [dist.PrefixStore(f"tangram/{name}", store) for name, store in zip(names, shared, strict=True)]
+    if mesh is None:
+        return f"group {names[0]!r}", [Circle(stores[0], ranks.index(dist.get_rank()), range(len(ranks)))], stores[0]
+    at = (mesh == dist.get_rank()).nonzero()[0].tolist()
+    digest = hashlib.sha256(repr((tuple(mesh.shape), identity.ranks)).encode()).hexdigest()
+    circles = []
+    for dim, store in enumerate(stores):
+        line = mesh[tuple(slice(None) if d == dim else at[d] for d in range(mesh.ndim))].tolist()
+        members = [ranks.index(rank) for rank in line]
+        circles.append(Circle(dist.PrefixStore(f"{digest}/{dim}", store), at[dim], members))
+    return f"the mesh of groups {', '.join(map(repr, names))}", circles, c10d._get_default_store()
 
 
 def device_of_group(group_or_mesh: Any) -> Any:
@@ -174,6 +168,10 @@ def ranks_of(group_or_mesh: Any) -> list[int]:
     """Numbers of the default group; None: all."""
     if group_or_mesh is None:
         return list(range(dist.get_world_size()))
+    if group_or_mesh is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidArgument(
+            f"tangram: a key is made by ranks of its group (got rank {dist.get_rank()}, for which new_group gave none)"
+        )
     if hasattr(group_or_mesh, "mesh"):
         ranks: list[int] = sorted(group_or_mesh.mesh.flatten().tolist())
         return ranks
@@ -195,30 +193,71 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-# By what the caller passes, which is held so that no other object takes its place.
-_groups: dict[Any, TorchGroup] = {}
-_default_group: Any = None
+
+def _identity_of(group_or_mesh: Any) -> tuple[Identity, Tensor | None]:
+    """And the ranks of a mesh of several dimensions. Raises InvalidArgument if torch.distributed does not know it."""
+    if not dist.is_initialized():
+        raise InvalidArgument("tangram: torch.distributed must be initialised before a key is made (got no group)")
+    mesh = None
+    if hasattr(group_or_mesh, "mesh"):
+        groups = [group_or_mesh.get_group(dim) for dim in range(group_or_mesh.ndim)]
+        mesh = group_or_mesh.mesh if len(groups) > 1 else None
+    else:
+        groups = [dist.group.WORLD if group_or_mesh is None else group_or_mesh]
+    if not all(isinstance(group, dist.ProcessGroup) for group in groups):
+        ranks_of(groups[0])  # raises
+    if not all(group in c10d._world.pg_map for group in groups):
+        raise _destroyed()
+    ranks = dist.get_process_group_ranks(groups[0]) if mesh is None else mesh.flatten().tolist()
+    return Identity(tuple(weakref.ref(group) for group in groups), tuple(ranks)), mesh
+
+
+def _destroyed() -> InvalidArgument:
+    return InvalidArgument(
+        "tangram: cp_group_or_mesh must be a group that torch.distributed knows, so make it anew after "
+        "destroy_process_group (got one that is destroyed)"
+    )
+
+
+_groups: dict[Identity, TorchGroup] = {}
+_meetings: dict[Identity, threading.Lock] = {}
+"""One at a time for each group, though threads may meet with different groups at once."""
 
 
 def known_groups() -> list[TorchGroup]:
     return list(_groups.values())
 
 
+def _forget_destroyed() -> None:
+    for identity in [identity for identity in _groups if not identity.is_alive()]:
+        group = _groups.pop(identity, None)
+        _meetings.pop(identity, None)
+        if group is not None:
+            group.keys = None
+
+
 def known_group(group_or_mesh: Any) -> TorchGroup | None:
     """The communicator if it was made."""
-    global _default_group
-    if not dist.is_initialized():
-        raise InvalidArgument("tangram: torch.distributed must be initialised before a key is made (got no group)")
-    if _default_group is not dist.group.WORLD:  # another life of torch.distributed
-        _groups.clear()
-        _default_group = dist.group.WORLD
-    return _groups.get(group_or_mesh)
+    _forget_destroyed()
+    return _groups.get(_identity_of(group_or_mesh)[0])
 
 
 def torch_group(group_or_mesh: Any) -> TorchGroup:
     """The communicator of a process group, or of all ranks of a device mesh. Made once; making it is collective."""
-    known = known_group(group_or_mesh)
-    return known if known is not None else _groups.setdefault(group_or_mesh, TorchGroup(ranks_of(group_or_mesh)))
+    _forget_destroyed()
+    if isinstance(group_or_mesh, TorchGroup):
+        if not group_or_mesh.identity.is_alive():
+            raise _destroyed()
+        return group_or_mesh
+    identity, mesh = _identity_of(group_or_mesh)
+    known = _groups.get(identity)
+    if known is not None:
+        return known
+    with _meetings.setdefault(identity, threading.Lock()):
+        known = _groups.get(identity)
+        if known is None:
+            known = _groups[identity] = TorchGroup(identity, mesh)
+        return known
 
 
 def _leave() -> None:

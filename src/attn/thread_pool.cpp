@@ -9,10 +9,13 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/fork.hpp"
+#include "core/interrupt.hpp"
 #include "tangram/env.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram {
 
@@ -45,15 +48,22 @@ class ThreadPool::Team {
   Team& operator=(const Team&) = delete;
 
   void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
+  void check(int thread_idx);
 
   const MadeHere made_here;
 
  private:
+  class Turn;
   void work(int thread_idx);
   void drain(int thread_idx);
+  void stop(std::exception_ptr error);
 
-  std::mutex call_mutex_;  // one loop at a time
-  std::mutex mutex_;       // guards what follows
+  std::atomic<std::thread::id> caller_{};  // of the loop that runs
+  InterruptClock interrupts_;              // of the caller
+  std::atomic<bool> is_stopped_ = false;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable turn_;
+  bool is_taken_ = false;  // one loop at a time
   std::condition_variable start_;
   std::condition_variable done_;
   int64_t generation_ = 0;
@@ -83,12 +93,46 @@ ThreadPool::Team& ThreadPool::team() {
   return *known;  // of another thread of this process
 }
 
+/// The right to run a loop.
+class ThreadPool::Team::Turn {
+ public:
+  explicit Turn(Team& team) : team_(team) {
+    std::unique_lock lock(team_.mutex_);
+    while (!team_.turn_.wait_for(lock, kInterruptInterval, [&] { return !team_.is_taken_; })) {
+      lock.unlock();
+      check_interrupt();
+      lock.lock();
+    }
+    team_.is_taken_ = true;
+    team_.caller_ = std::this_thread::get_id();
+  }
+  ~Turn() {
+    team_.caller_ = std::thread::id();
+    const std::lock_guard lock(team_.mutex_);
+    team_.is_taken_ = false;
+    team_.turn_.notify_one();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  Team& team_;
+};
+
 void ThreadPool::parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body) {
   team().parallel_for(num_items, body);
 }
 
+void ThreadPool::check(int thread_idx) { team().check(thread_idx); }
+
 void ThreadPool::Team::parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body) {
-  const std::lock_guard call_lock(call_mutex_);
+  if (caller_ == std::this_thread::get_id()) {  // called by an interrupt of this very loop
+    for (int64_t item = 0; item < num_items; ++item) body(item, 0);
+    return;
+  }
+  const Turn turn(*this);
+  interrupts_ = {};
+  is_stopped_ = false;
   next_item_ = 0;
   body_ = &body;
   num_items_ = num_items;
@@ -104,7 +148,17 @@ void ThreadPool::Team::parallel_for(int64_t num_items, const std::function<void(
   }
   drain(0);
   std::unique_lock lock(mutex_);
-  if (!alone) done_.wait(lock, [this] { return num_running_ == 0; });
+  const auto is_done = [this] { return num_running_ == 0; };
+  while (!alone && !done_.wait_for(lock, kInterruptInterval, is_done)) {
+    if (is_stopped_) continue;
+    lock.unlock();
+    try {
+      check_interrupt();
+    } catch (...) {
+      stop(std::current_exception());
+    }
+    lock.lock();
+  }
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
@@ -125,12 +179,27 @@ void ThreadPool::Team::work(int thread_idx) {
 
 void ThreadPool::Team::drain(int thread_idx) {
   try {
-    for (int64_t item = next_item_++; item < num_items_; item = next_item_++) (*body_)(item, thread_idx);
+    while (true) {
+      if (thread_idx == 0) interrupts_.check();  // before an item is drawn: others may wait for what has been drawn
+      const int64_t item = next_item_++;
+      if (item >= num_items_) return;
+      (*body_)(item, thread_idx);
+    }
   } catch (...) {
-    next_item_ = num_items_;
-    const std::lock_guard lock(mutex_);
-    if (error_ == nullptr) error_ = std::current_exception();
+    stop(std::current_exception());
   }
+}
+
+void ThreadPool::Team::stop(std::exception_ptr error) {
+  next_item_ = num_items_;
+  const std::lock_guard lock(mutex_);
+  if (error_ == nullptr) error_ = std::move(error);
+  is_stopped_ = true;
+}
+
+void ThreadPool::Team::check(int thread_idx) {
+  if (thread_idx == 0) interrupts_.check();
+  if (is_stopped_.load(std::memory_order_relaxed)) throw InternalError("ThreadPool: the loop has been stopped");
 }
 
 }  // namespace tangram

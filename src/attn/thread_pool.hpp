@@ -24,7 +24,14 @@ class ThreadPool {
   /// Calls `body(index, thread_idx)` once for each index of [0, num_items), in ascending order; returns when all calls
   /// are done. The first exception is rethrown after the loop has stopped. Callers on several threads take turns. A
   /// child of a fork, which has none of the threads, starts its own at its first loop.
+  ///
+  /// The caller asks for interrupts (core/interrupt.hpp) between indices and while it waits: then calls that have begun
+  /// are finished, and no other begins. A loop that the interrupt itself runs is done on its thread alone.
   void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
+
+  /// For items that take long: called now and then by `body`, throws if the loop is to end. Only in loops whose items
+  /// do not wait for each other.
+  void check(int thread_idx);
 
  private:
   class Team;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/interrupt.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 
@@ -36,7 +37,9 @@ double steady_seconds() {
 /// An operation and its outcome, shared by the queue and the handle.
 class ProgressCommunicator::Call {
  public:
-  explicit Call(Operation operation) : operation_(std::move(operation)) { times_.posted_s = steady_seconds(); }
+  Call(Operation operation, Transport& transport) : operation_(std::move(operation)), transport_(transport) {
+    times_.posted_s = steady_seconds();
+  }
 
   Operation& operation() { return operation_; }
   double& started_s() { return times_.started_s; }
@@ -49,14 +52,21 @@ class ProgressCommunicator::Call {
     changed_.notify_all();
   }
 
-  void wait_done() {
+  /// `hear` is check_interrupt, or postpone_interrupt where nothing may be thrown. What an interrupt leaves under way
+  /// ends soon.
+  void wait_done(void (*hear)()) {
     if (made_here_.is_inherited()) return;  // the thread that would end it is the parent's
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_; });
+    while (!changed_.wait_for(lock, kInterruptInterval, [this] { return done_; })) {
+      lock.unlock();
+      const OnInterrupt give_up([this] { transport_.abort(kInterruptReason); });
+      hear();
+      lock.lock();
+    }
   }
   void wait() {
     if (made_here_.is_inherited()) throw_inherited(made_here_);
-    wait_done();
+    wait_done(check_interrupt);
     if (error_ != nullptr) std::rethrow_exception(error_);
   }
   CommTimes times() {
@@ -67,6 +77,7 @@ class ProgressCommunicator::Call {
  private:
   const MadeHere made_here_;
   Operation operation_;
+  Transport& transport_;
   std::mutex mutex_;
   std::condition_variable changed_;
   CommTimes times_;
@@ -77,7 +88,7 @@ class ProgressCommunicator::Call {
 class ProgressCommunicator::Handle final : public CommHandle {
  public:
   explicit Handle(std::shared_ptr<Call> call) : call_(std::move(call)) {}
-  ~Handle() override { call_->wait_done(); }
+  ~Handle() override { call_->wait_done(postpone_interrupt); }
   void wait() override { call_->wait(); }
   CommTimes times() const override { return call_->times(); }
 
@@ -100,6 +111,7 @@ void ProgressCommunicator::stop() {
     stopping_ = true;
     changed_.notify_all();
   }
+  wait_until_idle(postpone_interrupt);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -172,7 +184,7 @@ void ProgressCommunicator::count(const Operation& operation) {
 }
 
 std::shared_ptr<ProgressCommunicator::Call> ProgressCommunicator::enqueue(Operation operation) {
-  auto call = std::make_shared<Call>(std::move(operation));
+  auto call = std::make_shared<Call>(std::move(operation), *transport_);
   require_own_process();
   const std::lock_guard lock(mutex_);
   if (broken_ != nullptr) std::rethrow_exception(broken_);
@@ -258,8 +270,17 @@ void ProgressCommunicator::reset_counters() {
 
 void ProgressCommunicator::drain() {
   require_own_process();
+  wait_until_idle(check_interrupt);
+}
+
+void ProgressCommunicator::wait_until_idle(void (*hear)()) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return queue_.empty(); });
+  while (!changed_.wait_for(lock, kInterruptInterval, [this] { return queue_.empty(); })) {
+    lock.unlock();
+    const OnInterrupt give_up([this] { transport_->abort(kInterruptReason); });
+    hear();
+    lock.lock();
+  }
 }
 
 }  // namespace tangram::comm

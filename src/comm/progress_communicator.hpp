@@ -86,6 +86,8 @@ class ProgressCommunicator final : public Communicator {
   std::unique_ptr<CommHandle> post(Make make);
   std::shared_ptr<Call> enqueue(Operation operation);
   void run();
+  /// `hear`: as in Call::wait_done.
+  void wait_until_idle(void (*hear)());
   void count(const Operation& operation);
 
   void require_own_process() const;

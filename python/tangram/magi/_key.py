@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any
@@ -48,7 +49,9 @@ class DistAttnRuntimeKey:
         self.inner = inner
         self.mask = mask  # without padding
         self.q_ranges, self.k_ranges, self.attn_mask_type = typed
-        self.cp_group, self.cp_mesh = group
+        cp_group, self.cp_mesh = group
+        # The cache holds keys, and must not keep a process group alive that torch.distributed has destroyed.
+        self._cp_group: Callable[[], Any] = (lambda: cp_group) if cp_group is self.cp_mesh else weakref.ref(cp_group)
         self.num_heads_q, self.num_heads_kv, self.head_dim, self.head_dim_v = heads
         self.dist_attn_config = dist_attn_config
         self.pad_size = inner.pad_size if isinstance(inner.pad_size, int) else inner.pad_size[0]
@@ -61,6 +64,11 @@ class DistAttnRuntimeKey:
         self._of_heads: dict[tuple[int, int, int], TangramKey] = {}
         h = inner.config.heads
         self._heads = (h.num_heads_q, h.num_heads_kv, h.head_dim)
+
+    @property
+    def cp_group(self) -> Any:
+        """The process group, a mesh of two dimensions; None: it was destroyed."""
+        return self._cp_group()
 
     def for_heads(self, num_heads_q: int, num_heads_kv: int, head_dim: int) -> TangramKey:
         """Tangram's key for tensors of these heads: there, the heads of a key only guide its plan."""
@@ -306,10 +314,12 @@ def require_key(function: str, key: Any, name: str = "key") -> DistAttnRuntimeKe
 
 
 def _groups_of(cp_group: Any) -> list[TorchGroup]:
-    """Those of the same ranks: a key that was made for a mesh is one of the mesh's process group, too."""
-    known_group(cp_group)  # forgets groups of another life of torch.distributed
+    """The group itself; or, of a group no key was made for, meshes of several dimensions over its ranks."""
+    group = known_group(cp_group)
+    if group is not None and cache_of(group).published is not None:
+        return [group]
     ranks = sorted(ranks_of(cp_group))
-    return [group for group in known_groups() if sorted(group.ranks) == ranks]
+    return [group for group in known_groups() if group.identity.is_mesh and group.ranks == ranks]
 
 
 def get_most_recent_key(cp_group: Any = None) -> DistAttnRuntimeKey:

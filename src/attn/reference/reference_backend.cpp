@@ -124,7 +124,9 @@ ScoreRule score_rule(const AttnOptions& options, const AttnShape& shape) {
   return {softmax_scale_of(options, shape), options.softcap};
 }
 
-void forward_head(const ReferenceMask& mask, const AttnForwardArgs& args, int head) {
+/// `check` is called for each row, and throws if the call is to end.
+template <class Check>
+void forward_head(const ReferenceMask& mask, const AttnForwardArgs& args, int head, const Check& check) {
   const AttnShape& shape = mask.shape;
   const ScoreRule rule = score_rule(args.options, shape);
   const int kv_head = head / (shape.num_heads_q / shape.num_heads_kv);
@@ -134,6 +136,7 @@ void forward_head(const ReferenceMask& mask, const AttnForwardArgs& args, int he
   std::vector<double> scores, row(static_cast<size_t>(dim_v));
   double max_logit = args.accumulate && args.max_logits != nullptr ? args.max_logits[head] : -kInf;
   for (int64_t i = 0; i < shape.seqlen_q; ++i) {
+    check();
     mask.keys_of(i, keys);
     scores.resize(keys.size());
     double max = -kInf;
@@ -184,7 +187,8 @@ void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, int64_t
   }
 }
 
-void backward_kv_head(const ReferenceMask& mask, const AttnBackwardArgs& args, int kv_head) {
+template <class Check>
+void backward_kv_head(const ReferenceMask& mask, const AttnBackwardArgs& args, int kv_head, const Check& check) {
   const AttnShape& shape = mask.shape;
   const ScoreRule rule = score_rule(args.options, shape);
   const int group = shape.num_heads_q / shape.num_heads_kv;
@@ -196,6 +200,7 @@ void backward_kv_head(const ReferenceMask& mask, const AttnBackwardArgs& args, i
     const std::vector<double> q = load_head(args.q, head), dout = load_head(args.dout, head);
     std::vector<double> dq(q.size(), 0);
     for (int64_t i = 0; i < shape.seqlen_q; ++i) {
+      check();
       const float lse = args.lse[i * shape.num_heads_q + head];
       const double delta = delta_of(args, i, head, dim_v);
       if (args.dsink != nullptr) backward_sink(args, shape, i, head, delta);
@@ -232,8 +237,9 @@ std::unique_ptr<PreparedMask> ReferenceBackend::prepare(std::span<const AttnSlic
 void ReferenceBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const {
   const ReferenceMask& prepared = own(mask, "ReferenceBackend::forward");
   validate_forward("ReferenceBackend::forward", prepared.shape, args);
-  pool_.parallel_for(prepared.shape.num_heads_q,
-                     [&](int64_t head, int) { forward_head(prepared, args, static_cast<int>(head)); });
+  pool_.parallel_for(prepared.shape.num_heads_q, [&](int64_t head, int thread_idx) {
+    forward_head(prepared, args, static_cast<int>(head), [&] { pool_.check(thread_idx); });
+  });
 }
 
 void ReferenceBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const {
@@ -243,8 +249,9 @@ void ReferenceBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args
     const int64_t num_sets = args.sink.layout == SinkLayout::kSh ? 1 : prepared.shape.seqlen_q;
     std::fill_n(args.dsink, num_sets * args.sink.seqlen_sink * prepared.shape.num_heads_q, 0.0f);
   }
-  pool_.parallel_for(prepared.shape.num_heads_kv,
-                     [&](int64_t head, int) { backward_kv_head(prepared, args, static_cast<int>(head)); });
+  pool_.parallel_for(prepared.shape.num_heads_kv, [&](int64_t head, int thread_idx) {
+    backward_kv_head(prepared, args, static_cast<int>(head), [&] { pool_.check(thread_idx); });
+  });
 }
 
 }  // namespace tangram

@@ -120,7 +120,10 @@ void forward_row(const AttnShape& shape, const TokenIndices& tokens, const AttnF
   }
 }
 
-void backward_kv_head(const AttnShape& shape, const TokenIndices& tokens, const AttnBackwardArgs& args, int kv_head) {
+/// `check` is called for each row, and throws if the call is to end.
+template <class Check>
+void backward_kv_head(const AttnShape& shape, const TokenIndices& tokens, const AttnBackwardArgs& args, int kv_head,
+                      const Check& check) {
   const int dim = shape.head_dim, dim_v = shape.head_dim_v, group = shape.num_heads_q / shape.num_heads_kv;
   const double scale = softmax_scale_of(args.options, shape);
   const auto rows = [](int64_t count, int of_dim) { return std::vector<double>(static_cast<size_t>(count * of_dim)); };
@@ -128,6 +131,7 @@ void backward_kv_head(const AttnShape& shape, const TokenIndices& tokens, const 
   std::vector<double> q = rows(1, dim), dq = rows(1, dim), out = rows(1, dim_v), dout = rows(1, dim_v);
   Gathered gathered;
   for (int64_t row = 0; row < shape.seqlen_q; ++row) {
+    check();
     gathered.read("HostTokens::backward", shape, tokens, args.k, args.v, row, kv_head);
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       std::fill(dq.begin(), dq.end(), 0);
@@ -172,8 +176,9 @@ void HostTokens::backward(const AttnShape& shape, const TokenIndices& indices, c
                           void* /*stream*/) const {
   check_tokens("HostTokens::backward", shape, indices, args);
   validate_backward("HostTokens::backward", shape, args);
-  pool_.parallel_for(shape.num_heads_kv,
-                     [&](int64_t head, int) { backward_kv_head(shape, indices, args, static_cast<int>(head)); });
+  pool_.parallel_for(shape.num_heads_kv, [&](int64_t head, int thread_idx) {
+    backward_kv_head(shape, indices, args, static_cast<int>(head), [&] { pool_.check(thread_idx); });
+  });
 }
 
 }  // namespace tangram

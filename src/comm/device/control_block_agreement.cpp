@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "comm/fingerprint_text.hpp"
+#include "core/interrupt.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
@@ -109,6 +110,8 @@ void ControlBlockAgreement::look() {
 
 template <class Find>
 void ControlBlockAgreement::wait_until(const Find& find_missing) {
+  const OnInterrupt give_up([this] { control_block_.give_up(rank_, kInterruptReason); });
+  InterruptClock interrupts;
   const auto begin = std::chrono::steady_clock::now();
   for (int missing = find_missing(); missing >= 0; missing = find_missing()) {
     check_();
@@ -116,6 +119,7 @@ void ControlBlockAgreement::wait_until(const Find& find_missing) {
       throw Timeout(fmt::format("DistAttention: rank {} must come to the same call within {} s (waited on rank {})",
                                 name_of(missing), timeout_s_, name_of(rank_)));
     }
+    interrupts.check();
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }

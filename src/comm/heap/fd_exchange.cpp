@@ -14,6 +14,7 @@
 
 #include "comm/all_gather.hpp"
 #include "comm/progress_communicator.hpp"
+#include "core/interrupt.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 
@@ -67,6 +68,8 @@ std::vector<UniqueFd> FdExchange::exchange(int fd) {
   std::vector<UniqueFd> received(static_cast<size_t>(size));
   std::vector<char> sent(static_cast<size_t>(size), 0);
   ++round_;
+  const OnInterrupt give_up([this] { control_.abort(kInterruptReason); });
+  InterruptClock interrupts;
   while (true) {
     std::string missing;
     bool all_sent = true;
@@ -82,6 +85,7 @@ std::vector<UniqueFd> FdExchange::exchange(int fd) {
       throw Timeout(fmt::format("FdExchange: no descriptor came from rank {} within {:g} s (noticed by rank {})",
                                 missing, timeout_s_, rank));
     }
+    interrupts.check();
     pollfd polled{socket_.get(), POLLIN, 0};
     if (::poll(&polled, 1, 2) > 0) receive(received);
   }

@@ -14,6 +14,7 @@
 
 #include "comm/all_gather.hpp"
 #include "comm/progress_communicator.hpp"
+#include "core/interrupt.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
 #include "tangram/error.hpp"
@@ -135,7 +136,9 @@ double NcclGroup::setup_timeout_s() const { return std::max(state_.timeout_s(), 
 void NcclGroup::settle(const char* call, double timeout_s) {
   const double end_s = steady_seconds() + timeout_s;
   int result = NcclApi::kInProgress;
+  InterruptClock interrupts;
   while (true) {
+    interrupts.check();
     api_.check(api_.comm_get_async_error(comm_, &result), call);
     api_.check(result, call);
     if (result == NcclApi::kSuccess) return;
@@ -161,7 +164,9 @@ void NcclGroup::warm_up() {
   exchange(sends, {tensors, nullptr}, recvs, {tensors, nullptr});
   const double timeout_s = setup_timeout_s(), end_s = steady_seconds() + timeout_s;
   cudaError_t status = cudaErrorNotReady;
+  InterruptClock interrupts;
   while ((status = cudaStreamQuery(stream_.get())) == cudaErrorNotReady) {
+    interrupts.check();
     if (steady_seconds() > end_s) {
       throw Timeout(fmt::format("transport nccl: the first messages did not come within {:g} s (noticed by rank {})",
                                 timeout_s, state_.rank()));

@@ -22,6 +22,7 @@
 #include "comm/progress_communicator.hpp"
 #include "comm/socket/address.hpp"
 #include "comm/socket/handshake.hpp"
+#include "core/interrupt.hpp"
 #include "core/joined.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
@@ -58,7 +59,9 @@ struct TableEntry {
 class Rendezvous {
  public:
   explicit Rendezvous(const SocketGroupConfig& config)
-      : config_(config), deadline_s_(steady_seconds() + config.timeout_s), peers_(static_cast<size_t>(config.size)) {}
+      : config_(config),
+        deadline_s_(steady_seconds() + config.setup_timeout_s),
+        peers_(static_cast<size_t>(config.size)) {}
 
   std::vector<UniqueFd> run() {
     const std::string_view address = config_.address;
@@ -119,7 +122,7 @@ class Rendezvous {
     std::vector<TableEntry> table(static_cast<size_t>(config_.size));
     if (!receive_all(peers_[0].get(), table.data(), table.size() * sizeof(TableEntry))) give_up_on({0});
     if (table[0].missing != 0) {
-      throw Timeout(fmt::format("SocketGroup: not all ranks came to rank 0 within {:g} s", config_.timeout_s));
+      throw Timeout(fmt::format("SocketGroup: not all ranks came to rank 0 within {:g} s", config_.setup_timeout_s));
     }
     for (int rank = 1; rank < config_.rank; ++rank) connect_to(rank, table[static_cast<size_t>(rank)].address);
     accept_until_all(listener, nullptr);
@@ -156,6 +159,7 @@ class Rendezvous {
         }
       }
       if (steady_seconds() > deadline_s_) give_up_on({rank});
+      interrupts_.check();
       std::this_thread::sleep_for(kRetryInterval);
     }
   }
@@ -178,7 +182,7 @@ class Rendezvous {
   }
 
   /// One attempt. A host that does not answer at all is left in time for another: the system itself tries for minutes.
-  bool connects(int fd, const Address& address) const {
+  bool connects(int fd, const Address& address) {
     if (::connect(fd, address.get(), address.length) == 0) return !leads_to_itself(fd);
     if (errno != EINPROGRESS && errno != EINTR) return false;
     const double end_s = std::min(deadline_s_, steady_seconds() + kAttempt_s);
@@ -200,7 +204,8 @@ class Rendezvous {
       if (rest_s <= 0) give_up_on(missing);
       std::vector<pollfd> polled{{listener.get(), POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.fd.get(), POLLIN, 0});
-      if (::poll(polled.data(), polled.size(), static_cast<int>(rest_s * 1e3) + 1) <= 0) continue;
+      interrupts_.check();
+      if (::poll(polled.data(), polled.size(), poll_ms(rest_s)) <= 0) continue;
       // A silent caller stays connected, and no rank waits for it.
       std::erase_if(callers, [&](Caller& caller) { return hear(caller, table); });
       if (polled[0].revents != 0) accept_one(listener, callers);
@@ -283,17 +288,23 @@ class Rendezvous {
   }
 
   /// False when the deadline came first.
-  bool wait_readable(int fd) const { return wait_for(fd, POLLIN, deadline_s_); }
-  static bool wait_for(int fd, short events, double end_s) {
+  bool wait_readable(int fd) { return wait_for(fd, POLLIN, deadline_s_); }
+  bool wait_for(int fd, short events, double end_s) {
     while (true) {
       const double rest_s = end_s - steady_seconds();
       if (rest_s <= 0) return false;
       pollfd polled{fd, events, 0};
-      if (::poll(&polled, 1, static_cast<int>(rest_s * 1e3) + 1) > 0) return true;
+      if (::poll(&polled, 1, poll_ms(rest_s)) > 0) return true;
+      interrupts_.check();
     }
   }
 
-  bool receive_all(int fd, void* data, size_t num_bytes) const {
+  /// Until the deadline, or the next look for an interrupt.
+  static int poll_ms(double rest_s) {
+    return static_cast<int>(std::min(rest_s * 1e3 + 1, static_cast<double>(kInterruptInterval.count())));
+  }
+
+  bool receive_all(int fd, void* data, size_t num_bytes) {
     for (size_t done = 0; done < num_bytes;) {
       if (!wait_readable(fd)) return false;
       const ssize_t count = ::recv(fd, static_cast<char*>(data) + done, num_bytes - done, MSG_DONTWAIT);
@@ -308,7 +319,8 @@ class Rendezvous {
 
   [[noreturn]] void give_up_on(const std::vector<int>& ranks) const {
     throw Timeout(fmt::format("SocketGroup: {} {} did not start within {:g} s (noticed by rank {}){}",
-                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.timeout_s, config_.rank,
+                              ranks.size() == 1 ? "rank" : "ranks", joined(ranks), config_.setup_timeout_s,
+                              config_.rank,
                               met_others_ ? "; others were met that do not know the secret of this job" : ""));
   }
 
@@ -316,6 +328,7 @@ class Rendezvous {
   double deadline_s_;
   std::vector<UniqueFd> peers_;
   bool met_others_ = false;
+  InterruptClock interrupts_;
 };
 
 }  // namespace

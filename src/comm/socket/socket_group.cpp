@@ -20,6 +20,8 @@ SocketGroupConfig checked(SocketGroupConfig config) {
           "SocketGroup: rank must lie in [0, size) (got rank={}, size={})", config.rank, config.size);
   require(std::isfinite(config.timeout_s) && config.timeout_s >= 0,
           "SocketGroup: timeout_s must be finite and not negative (got {})", config.timeout_s);
+  require(std::isfinite(config.setup_timeout_s) && config.setup_timeout_s >= 0,
+          "SocketGroup: setup_timeout_s must be finite and not negative (got {})", config.setup_timeout_s);
   if (config.secret.empty()) config.secret = Env::get().secret;
   require(!config.address.starts_with("tcp:") || config.size == 1 || !config.secret.empty(),
           "SocketGroup: ranks that meet by TCP need a secret of their job: SocketGroupConfig::secret or TANGRAM_SECRET "
@@ -28,6 +30,7 @@ SocketGroupConfig checked(SocketGroupConfig config) {
           "SocketGroup: secret must be at least {} characters, drawn at random (got {})", Env::kMinSecretBytes,
           config.secret.size());
   if (config.timeout_s == 0) config.timeout_s = Env::get().timeout_s;
+  if (config.setup_timeout_s == 0) config.setup_timeout_s = config.timeout_s;
   return config;
 }
 

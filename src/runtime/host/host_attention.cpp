@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "core/interrupt.hpp"
 #include "core/require.hpp"
 #include "plan/program/emit.hpp"
 #include "runtime/host/host_runner.hpp"
@@ -90,6 +91,7 @@ template <class Args>
 void HostAttention::run_checked(const Args& args) {
   check_for_all(*context_.communicator, communicates(args), [&] { validate(context_, args); });
   const SharedFingerprint shared(*context_.communicator, fingerprint_of(context_.fingerprint, *context_.plan, args));
+  const OnInterrupt give_up([this] { context_.communicator->abort(kInterruptReason); });
   try {
     run(args);
   } catch (const InvalidArgument&) {

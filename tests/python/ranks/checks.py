@@ -47,7 +47,7 @@ from ranks.step_checks import (  # noqa: E402
     whole,
 )
 from ranks.value_checks import check_collectives  # noqa: E402
-from tangram import DistAttnConfig, MovementConfig, OverlapConfig, _torch_group  # noqa: E402
+from tangram import DistAttnConfig, MovementConfig, OverlapConfig, _rendezvous  # noqa: E402
 
 
 def check_death(how):
@@ -96,7 +96,7 @@ def main():
     if sys.argv[1] == "hosts":
         # As if each rank had a host of its own: they meet at a port of rank 0.
         rank = dist.get_rank()
-        _torch_group._host_id = lambda: f"host {rank}"
+        _rendezvous._host_id = lambda: f"host {rank}"
         check_step(dist.group.WORLD)
         check_rows(dist.group.WORLD)
         dist.barrier()
