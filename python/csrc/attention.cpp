@@ -83,7 +83,7 @@ class SharedFlexAttention final : public SharedAttention {
 
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
-  int64_t visible_pairs_ = 0;  // over all query heads
+  int64_t visible_pairs_ = 0;                                        // over all query heads
   std::atomic<int64_t> backward_workspace_bytes_[3] = {-1, -1, -1};  // of default, deterministic and plain calls
   std::atomic<int64_t> host_bytes_ = 0, device_bytes_ = 0;
 };

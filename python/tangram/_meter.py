@@ -166,7 +166,7 @@ class Meter:
         spans = self._spans
         on_gpu = [span for span in spans if isinstance(span.duration, tuple)]
         for span in on_gpu:
-            span.duration[1].synchronize()  # type: ignore[index, union-attr]
+            span.duration[1].synchronize()  # type: ignore[index]
         total = self._times[1] - self._times[0]
         if on_gpu and len(self._edges) == 2:
             self._edges[1].synchronize()

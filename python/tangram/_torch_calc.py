@@ -197,7 +197,8 @@ def _calc(
             return forward_of(attention, *rows, sink_layout, None, options, out_dtype, max_logits)
 
         results = forward_pass("calc_attn", compute, q)
-    return results if max_logits else (*results, q.new_empty(0, dtype=torch.float32))
+    out, lse, *peaks = results
+    return out, lse, peaks[0] if peaks else q.new_empty(0, dtype=torch.float32)
 
 
 @torch.library.impl("tangram::calc_attn_backward", "CompositeExplicitAutograd")

@@ -320,8 +320,8 @@ def _visible_pairs(q: Tensor, k: Tensor, shared: tuple[Any, ...]) -> int:
     q_ranges, k_ranges, types = given.ranges()
     masks = (q_ranges,) if isinstance(q_ranges, Mask) else q_ranges
     if not are_masks(masks):
-        on_host = [x.tolist() if isinstance(x, Tensor) else x for x in (q_ranges, k_ranges, types)]
-        masks = (Mask.from_ranges(*on_host, q.shape[0], k.shape[0]),)
+        of_q, of_k, kinds = (x.tolist() if isinstance(x, Tensor) else x for x in (q_ranges, k_ranges, types))
+        masks = (Mask.from_ranges(of_q, of_k, kinds, q.shape[0], k.shape[0]),)
     return sum(mask.area for mask in masks) * q.shape[1] // len(masks)
 
 

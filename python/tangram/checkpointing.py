@@ -71,7 +71,9 @@ class _Layers:
                 "checkpoint_policy: layers must be None under torch.compile, whose graphs know no modules: pass the "
                 "policy to the checkpoints of these layers alone (got layers)"
             )
-        return create_selective_checkpoint_contexts(_OfLayers(self, otherwise).policy)
+        policy = _OfLayers(self, otherwise).policy
+        contexts: tuple[Any, Any] = create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
+        return contexts
 
 
 class _OfLayers:
