@@ -33,10 +33,12 @@ class SharedFlexAttention final : public SharedAttention {
       : SharedAttention(std::move(backend)),
         attention_(prepared(masks, heads, SharedAttention::backend())),
         forward_workspace_bytes_(attention_->forward_workspace_bytes()) {
+    for (const Mask& mask : masks) visible_pairs_ += mask.area() * (heads.num_heads_q / static_cast<int>(masks.size()));
     count_bytes();
   }
 
   const AttnShape& shape() const override { return attention_->shape(); }
+  int64_t visible_pairs() const { return visible_pairs_; }
 
   // As of the last pass: this does not wait for a running pass, nor for a background task.
   int64_t device_bytes() const { return device_bytes_; }
@@ -81,6 +83,7 @@ class SharedFlexAttention final : public SharedAttention {
 
   std::shared_ptr<FlexAttention> attention_;  // graphs that were captured with it hold it, too
   const int64_t forward_workspace_bytes_;
+  int64_t visible_pairs_ = 0;                                        // over all query heads
   std::atomic<int64_t> backward_workspace_bytes_[3] = {-1, -1, -1};  // of default, deterministic and plain calls
   std::atomic<int64_t> host_bytes_ = 0, device_bytes_ = 0;
 };
@@ -349,6 +352,8 @@ void bind_attention(nb::module_& m) {
            "these need, once.")
       .def("prepare_backward_async", &SharedFlexAttention::prepare_backward_async, "deterministic"_a = false,
            "plain"_a = false, "Has what such backward calls need on a GPU made by another thread meanwhile.")
+      .def_prop_ro("visible_pairs", &SharedFlexAttention::visible_pairs,
+                   "Visible (query, key) pairs over all query heads: what FLOPs are counted by.")
       .def_prop_ro("device_bytes", &SharedFlexAttention::device_bytes,
                    "GPU memory that the object holds, as of its last pass.")
       .def_prop_ro("host_bytes", &SharedFlexAttention::host_bytes,

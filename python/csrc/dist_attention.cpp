@@ -116,6 +116,17 @@ class SharedDistAttention {
   // The number of the latest forward pass whose remote K/V stay in GPU memory, and whether they are still there.
   int64_t latest_kept() const { return num_forward_; }
   bool still_keeps(int64_t pass) const { return !keeps_ || (kept_.valid && pass == num_forward_); }
+  // Seconds of the last pass in which this rank's thread waited for its peers. Nothing where passes run on a GPU.
+  std::optional<double> waited_s(bool of_backward) const {
+    if (gpus_ != nullptr) return std::nullopt;
+    double seconds = 0;
+    for (const TraceEvent& event : attention_->trace()) {
+      const bool waits = event.kind == TraceKind::kWaitCast || event.kind == TraceKind::kWaitReduce ||
+                         event.kind == TraceKind::kAllReduce;
+      if (waits && (event.pass == AttnPass::kBackward) == of_backward) seconds += event.end_s - event.begin_s;
+    }
+    return seconds;
+  }
   int64_t device_bytes() const { return attention_->device_bytes(); }
   int64_t largest_device_bytes() const { return largest_device_bytes_; }
   int64_t forward_workspace_bytes() const { return attention_->forward_workspace_bytes(); }
@@ -210,6 +221,9 @@ void bind_dist_attention(nb::module_& m) {
       .def_prop_ro("backward_workspace_bytes", &SharedDistAttention::backward_workspace_bytes, "The same of backward.")
       .def_prop_ro("latest_kept", &SharedDistAttention::latest_kept,
                    "Over GPUs: the number of the latest forward pass, whose remote K/V stay where the plan keeps them.")
+      .def("waited_s", &SharedDistAttention::waited_s, "of_backward"_a,
+           "Seconds of the last forward or backward pass in which this rank waited for rows of its peers, and nothing "
+           "hid the wait. None on GPUs, where kernels wait.")
       .def("still_keeps", &SharedDistAttention::still_keeps, "number"_a,
            "Whether backward of that pass can run: not where K/V were kept and a later pass has taken their memory.");
 }

@@ -10,6 +10,8 @@ Look at how ranks would share it:   plan(mask, cp_size=8).explain()
 Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
                                     undispatch(out, key)
 A new key at each step, one graph:  DistMaskBuffer(keys), .set(key); calc_attn(q, k, v, buffer)
+Checkpoints that keep attention:    checkpoint(layer, x, use_reentrant=False, context_fn=checkpoint_policy())
+Where the time of a step goes:      with meter() as step: ...
 What holds for the whole process:   configure(backend=..., deterministic=..., timeout_s=...)
 By the names of others:             tangram.magi (MagiAttention), tangram.flash_attn (FlashAttention), from_block_mask
 
@@ -57,6 +59,7 @@ from ._core import (
 )
 from ._from_masks import from_block_mask, from_dense, masks_from_block_indices
 from ._memory import MemoryRow, memory_use, set_cache_bytes
+from ._meter import Meter, MeterReport, meter
 from ._settings import Configuration, configuration, configure
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
 from .flex import AttnForwardMeta, flex_flash_attn_func
@@ -67,6 +70,7 @@ from .tokens import check_token_errors, token_attn_func
 __version__ = VERSION
 
 if TYPE_CHECKING:
+    from .checkpointing import checkpoint_policy, keep_attention
     from .distributed import (
         DistAttnRuntimeKey,
         DistMaskBuffer,
@@ -113,6 +117,8 @@ __all__ = [
     "MaskBuffer",
     "MaskType",
     "MemoryRow",
+    "Meter",
+    "MeterReport",
     "MovementConfig",
     "NotAvailable",
     "OverlapConfig",
@@ -135,12 +141,14 @@ __all__ = [
     "DistMaskBuffer",
     "calc_attn",
     "check_errors",
+    "checkpoint_policy",
     "dispatch",
     "dispatch_labels",
     "flex_key",
     "get_loss_mask",
     "get_most_recent_key",
     "get_position_ids",
+    "keep_attention",
     "magi_attn_flex_key",
     "magi_attn_varlen_key",
     "make_flex_key_for_new_mask_after_dispatch",
@@ -156,6 +164,7 @@ __all__ = [
     "infer_attn_mask_from_sliding_window",
     "list_backends",
     "memory_use",
+    "meter",
     "set_cache_bytes",
     "plan",
     "plan_async",
@@ -170,14 +179,14 @@ if not TYPE_CHECKING:
         if name not in _NEED_TORCH:
             raise AttributeError(f"module 'tangram' has no attribute {name!r}")
         try:
-            from . import distributed
+            from . import checkpointing, distributed
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             raise ModuleNotFoundError(
                 f"tangram.{name} needs torch, which is not installed (pip install torch)", name="torch"
             ) from None
-        value = globals()[name] = getattr(distributed, name)
+        value = globals()[name] = getattr(checkpointing if name in checkpointing.__all__ else distributed, name)
         return value
 
     def __dir__() -> list[str]:

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import torch
 
-from . import _core, _cuda, _settings
+from . import _core, _cuda, _meter, _settings
 from ._core import dist_mask_capacity
 from ._memory import MemoryRow, register_rows
 from ._named import Named
@@ -188,6 +188,7 @@ class DistMaskBuffer:
             )
         return key.plan_for(self.dtype, self.head_dim_v, changed(key.config.overlap, keep_remote_kv=False))
 
+    @_meter.planned
     def set(self, key: DistAttnRuntimeKey) -> None:
         """The key of calls and replays that follow on the current stream.
 

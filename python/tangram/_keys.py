@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from . import _core
+from . import _core, _meter
 from ._core import DistAttnConfig, HeadConfig, Mask, Plan, PlanCache
 from ._named import Named
 from ._prepared import masks_of_heads
@@ -82,6 +82,7 @@ def _plan_anew(cache: PlanCache, mask: Mask | tuple[Mask, ...], config: DistAttn
     return cache.get(mask, config) if isinstance(mask, Mask) else _core.make_plan(list(mask), config)
 
 
+@_meter.planned
 def _key(
     given: Mask | Sequence[Mask],
     group_or_mesh: Any,

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from . import _core, _cuda
+from . import _core, _cuda, _meter
 from ._backends import backend_named
 from ._cache import BoundedCache
 from ._core import (
@@ -195,6 +195,7 @@ class DistAttnRuntimeKey:
             self.has_grown()
         return known
 
+    @_meter.planned
     def _make_attention(
         self,
         dtype: torch.dtype,

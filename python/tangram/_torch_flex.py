@@ -19,10 +19,8 @@ from ._torch_pass import (
     Options,
     Ranges,
     _attention,
-    _backward,
     _Call,
     _check,
-    _forward,
     _options,
     _rows,
     check_grad_dtype,
@@ -32,16 +30,15 @@ from ._torch_pass import (
     require_no_transform,
     warn_of_float32,
 )
+from ._watched import Results, is_watched
 from .errors import Error, InvalidArgument
 from .mask_buffer import MaskBuffer, MaskOfBuffer
 
 
 class _FlexAttn(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call
-    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
-        results = _forward(call, q, k, v, sink)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call) -> Results:
+        results = call.forward(q, k, v, sink)
         ctx.save_for_backward(q, k, v, sink, results[0], results[1])
         ctx.call = call
         ctx.mark_non_differentiable(*results[1:])
@@ -54,19 +51,14 @@ class _FlexAttn(torch.autograd.Function):
             return (None,) * 5
         saved = ctx.saved_tensors  # once, or checkpointing refuses
         if not torch.is_grad_enabled():
-            return _gradients(ctx.call, dout, saved)
+            return (*ctx.call.backward(dout, saved), None)
         with torch.no_grad():
-            grads = _gradients(ctx.call, dout, saved)
+            grads = (*ctx.call.backward(dout, saved), None)
         return refuse_second_derivatives("flex_flash_attn_func", grads, (dout, *saved))
 
 
 # What apply of torch.autograd.Function comes to where no transform of torch.func is active, which is checked before.
 _apply_flex: Any = super(torch.autograd.Function, _FlexAttn).apply
-
-
-def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
-    q, k, v, sink, out, lse = saved
-    return (*_backward(call, dout, q, k, v, out, lse, sink), None)
 
 
 def _begin_backward(
@@ -123,7 +115,7 @@ def attend(
                 "flex_flash_attn_func: a MaskBuffer must be used outside torch.compile, whose graphs know no state"
             )
         return attend_compiled(q, k, v, ranges, sink, sink_layout, options, out_dtype, max_logits, backend)
-    plain = _are_plain(q, k, v)
+    plain = not is_watched() and _are_plain(q, k, v)  # fake tensors have no memory to look at
     if sink is not None or not plain:
         _check(q, k, v, sink)
     require_no_transform("flex_flash_attn_func")
@@ -137,7 +129,7 @@ def attend(
         of_call = _options(scale, softcap, deterministic, sm_margin)
         if _new:
             _begin_backward(attention, (q, k, v), of_call, sink is None and softcap == 0)
-        call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype, watched)
+        call = _Call(attention, sink_layout, of_call, out_dtype, max_logits, grad_dtype, watched, backend)
         if not plain:
             q, k, v = _rows(q), _rows(k), _rows(v)
         results = _apply_flex(q, k, v, sink, call)

@@ -4,15 +4,18 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from . import _flops
 from ._core import Mask
 from ._prepared import are_masks
 from ._torch_pass import (
     _DTYPES,
+    _NAME,
     _NAMES,
     Options,
     Ranges,
@@ -24,11 +27,12 @@ from ._torch_pass import (
     _options,
     _rows,
 )
+from ._watched import NO_CALL, Results, call_of, forward_pass
 from .errors import InvalidArgument
 
 _ARGS = (
     "Tensor? sink, Tensor? q_ranges, Tensor? k_ranges, Tensor? types, int[] flat, int mask, str sink_layout, "
-    "float? scale, float softcap, bool deterministic, int sm_margin, str backend"
+    "float? scale, float softcap, bool deterministic, int sm_margin, str backend, int call"
 )
 torch.library.define(
     "tangram::flex_attn",
@@ -115,6 +119,7 @@ def attend_compiled(
             deterministic,
             sm_margin,
             backend or "",
+            NO_CALL,
             out_dtype,
             max_logits,
         )
@@ -151,6 +156,7 @@ def _call_with_mask(
         deterministic,
         sm_margin,
         backend,
+        NO_CALL,
         _DTYPES.get(out_dtype),
         max_logits,
     )
@@ -192,6 +198,7 @@ class _Shared(NamedTuple):
     deterministic: bool
     sm_margin: int
     backend: str
+    number: int
 
     def ranges(self) -> Ranges:
         if self.mask != NO_MASK:
@@ -214,9 +221,17 @@ class _Shared(NamedTuple):
 def _flex_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     *shared, out_dtype, max_logits = rest
     given = _Shared(*shared)
-    _check(q, k, v, given.sink)
-    call = given.call(q, k, v, out_dtype, max_logits)
-    out, lse, *peaks = _forward(call, _rows(q), _rows(k), _rows(v), given.sink_values())
+    if given.number != NO_CALL:
+        results = forward_pass(_NAME, call_of(given.number).run, q, k, v, given.sink)
+    else:
+
+        def compute(q: Tensor) -> Results:
+            _check(q, k, v, given.sink)
+            call = given.call(q, k, v, out_dtype, max_logits)
+            return _forward(call, _rows(q), _rows(k), _rows(v), given.sink_values())
+
+        results = forward_pass(_NAME, compute, q)
+    out, lse, *peaks = results
     return out, lse, peaks[0] if peaks else q.new_empty(0, dtype=torch.float32)
 
 
@@ -225,10 +240,13 @@ def _flex_attn_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *shared: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     given = _Shared(*shared)
-    call = given.call(q, k, v, None, False)
-    dq, dk, dv, dsink = _backward(
-        call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), given.sink_values()
-    )
+    if given.number != NO_CALL:
+        dq, dk, dv, dsink = _backward(call_of(given.number), dout, q, k, v, out, lse, given.sink)
+    else:
+        call = given.call(q, k, v, None, False)
+        dq, dk, dv, dsink = _backward(
+            call, dout, _rows(q), _rows(k), _rows(v), _rows(out), lse.contiguous(), given.sink_values()
+        )
     if given.sink is None or dsink is None:
         return dq, dk, dv, q.new_empty(0)
     return dq, dk, dv, dsink.to(given.sink.dtype)
@@ -245,11 +263,14 @@ def shapes_of_forward(q: Tensor, _: Tensor, v: Tensor, *rest: Any) -> tuple[Tens
 
 
 def shapes_of_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *_: Any
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same of a backward operator: dq, dk, dv, dsink."""
+    number = rest[-1]
+    dtype = None if number == NO_CALL else call_of(number).grad_dtype
     dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dsink
+    dq, dk, dv = (x.new_empty(x.shape, dtype=dtype or x.dtype) for x in (q, k, v))
+    return dq, dk, dv, dsink
 
 
 torch.library.register_fake("tangram::flex_attn", shapes_of_forward)
@@ -283,3 +304,34 @@ def _nothing_to_save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 torch.library.register_autograd("tangram::flex_attn_backward", _no_second_derivatives, setup_context=_nothing_to_save)
+
+
+def _visible_pairs(q: Tensor, k: Tensor, shared: tuple[Any, ...]) -> int:
+    given = _Shared(*shared)
+    if given.number != NO_CALL:
+        pairs: int | None = call_of(given.number).attention.visible_pairs
+        if pairs is None:
+            warnings.warn(
+                "flex_flash_attn_func: FLOPs of a mask that a MaskBuffer took from tensors are not counted, the host "
+                "does not know its area: set the mask by MaskBuffer.set to count them",
+                stacklevel=2,
+            )
+        return pairs or 0
+    q_ranges, k_ranges, types = given.ranges()
+    masks = (q_ranges,) if isinstance(q_ranges, Mask) else q_ranges
+    if not are_masks(masks):
+        of_q, of_k, kinds = (x.tolist() if isinstance(x, Tensor) else x for x in (q_ranges, k_ranges, types))
+        masks = (Mask.from_ranges(of_q, of_k, kinds, q.shape[0], k.shape[0]),)
+    return sum(mask.area for mask in masks) * q.shape[1] // len(masks)
+
+
+def _pairs(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> int:
+    return _visible_pairs(q, k, rest[:-2])
+
+
+def _pairs_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *shared: Any) -> int:
+    return _visible_pairs(q, k, shared)
+
+
+_flops.register(torch.ops.tangram.flex_attn, _pairs)
+_flops.register_backward(torch.ops.tangram.flex_attn_backward, _pairs_backward)

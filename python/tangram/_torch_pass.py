@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _core, _cuda, _workspace
+from . import _core, _cuda, _meter, _workspace
 from ._backends import backend_named
 from ._core import AttnOptions, FlexAttention
 from ._prepared import prepared
 from ._shapes import check_shapes, dtype_remedy
 from ._tensor_values import Watched, raise_if_changed
+from ._watched import Results, as_operator, forward_pass, is_watched
 from .errors import InvalidArgument
 from .mask_buffer import MaskOfBuffer
 
@@ -29,6 +30,7 @@ for _dtype, _name in _NAMES.items():
     _core.register_torch_dtype(_dtype, _name)
 _core.register_torch_exchange(getattr(Tensor, "__dlpack_c_exchange_api__", None))  # since PyTorch 2.10
 
+_NAME = "flex_flash_attn_func"
 Ranges = tuple[Any, Any, Any]
 Options = tuple[float | None, float, bool, int]
 
@@ -73,7 +75,8 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, ranges: Ranges, backend: str | None
 ) -> tuple[FlexAttention | MaskOfBuffer, Watched | None]:
     heads = (q.shape[1], k.shape[1], q.shape[2], v.shape[2], _NAMES[q.dtype])
-    return prepared(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda, q.get_device()))
+    prepare = prepared if _meter.current is None else _meter.planned(prepared)
+    return prepare(*ranges, q.shape[0], k.shape[0], heads, backend_named(backend, q.is_cuda, q.get_device()))
 
 
 @dataclass(slots=True)
@@ -88,6 +91,33 @@ class _Call:
     grad_dtype: torch.dtype | None = None
     watched: Watched | None = None
     """Ranges in GPU memory, to which the forward pass compares."""
+    backend: str | None = None
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Results:
+        if not is_watched():
+            return forward_pass(_NAME, self.run, q, k, v, sink)
+        results: Results = as_operator(
+            self, torch.ops.tangram.flex_attn, (q, k, v, *self._of_operator(sink)), (self.out_dtype, self.max_logits)
+        )
+        return results if self.max_logits else results[:2]
+
+    def backward(self, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
+        q, k, v, sink, out, lse = saved
+        if not is_watched():
+            return _backward(self, dout, q, k, v, out, lse, sink)
+        *grads, dsink = as_operator(
+            self, torch.ops.tangram.flex_attn_backward, (dout, q, k, v, out, lse, *self._of_operator(sink))
+        )
+        return (*grads, None if sink is None else dsink)
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Results:
+        return _forward(self, q, k, v, sink)
+
+    def _of_operator(self, sink: Tensor | None) -> tuple[Any, ...]:
+        """What its operators say of a call; they compute by the call itself, which knows the mask."""
+        options = self.options
+        of_call = (options.softmax_scale, options.softcap, options.deterministic, options.sm_margin)
+        return (sink, None, None, None, [], -1, self.sink_layout, *of_call, self.backend or "")
 
 
 @lru_cache(1024)
@@ -127,13 +157,12 @@ def _rows_of_dout(dout: Tensor, q: Tensor) -> Tensor:
     return _rows(dout if dout.dtype is q.dtype or not q.is_cuda else dout.to(q.dtype))
 
 
-def _forward(
-    call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
-) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
+def _forward(call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Results:
     out = _empty_out(q, v, call.out_dtype)
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
     stream = _stream(q)
+    measured = _meter.begin("forward", q)
     space, place = _workspace.take(call.attention.forward_workspace_bytes, q, stream)
     try:
         call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, stream, place)
@@ -141,6 +170,8 @@ def _forward(
         _workspace.release(space)
     if call.watched is not None:
         call.watched.poison_if_changed(out, lse, peaks)
+    if measured is not None:
+        measured.end()
     return (out, lse) if peaks is None else (out, lse, peaks)
 
 
@@ -160,6 +191,7 @@ def _backward(
     stream = _stream(q)
     plain = sink is None and call.options.softcap == 0
     needed = call.attention.backward_workspace_bytes(call.options.deterministic, plain)
+    measured = _meter.begin("backward", q)
     space, place = _workspace.take(needed, q, stream)
     try:
         call.attention.backward(
@@ -167,6 +199,8 @@ def _backward(
         )
     finally:
         _workspace.release(space)
+    if measured is not None:
+        measured.end()
     return dq, dk, dv, dsink
 
 

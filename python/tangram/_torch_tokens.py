@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import _workspace
+from . import _flops, _meter, _workspace
 from ._backends import backend_named
 from ._core import AttnOptions, HeadConfig, TokenAttention, token_refusal
 from ._named import Named
@@ -29,6 +29,7 @@ from ._torch_pass import (
     refuse_second_derivatives,
     require_no_transform,
 )
+from ._watched import Results, as_operator, call_of, forward_pass, is_watched
 from .errors import InvalidArgument
 
 _NAME = "token_attn_func"
@@ -53,20 +54,112 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, backend: str | Non
     return token_refusal(found, rows, HeadConfig(*heads), topk)
 
 
-class _Tokens(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, lists: Tensor, calls: TokenAttention, options: AttnOptions
-    ) -> tuple[Tensor, Tensor]:
+class _Call(NamedTuple):
+    """What a call has beside its tensors."""
+
+    calls: TokenAttention
+    options: AttnOptions
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, lists: Tensor) -> Results:
+        if not is_watched():
+            return forward_pass(_NAME, self.run, q, k, v, lists)
+        results: Results = as_operator(self, torch.ops.tangram.token_attn, (q, k, v, lists))
+        return results
+
+    def backward(self, dout: Tensor, saved: tuple[Tensor, ...]) -> Results:
+        if not is_watched():
+            return self.run_backward(dout, *saved)
+        grads: Results = as_operator(self, torch.ops.tangram.token_attn_backward, (dout, *saved))
+        return grads
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, lists: Tensor) -> Results:
         out, lse = _empty_out(q, v, None), _empty_lse(q)
         stream = _stream(q)
-        space, place = _workspace.take(calls.forward_workspace_bytes, q, stream)
+        measured = _meter.begin("forward", q)
+        space, place = _workspace.take(self.calls.forward_workspace_bytes, q, stream)
         try:
-            calls.forward(q, k, v, lists.data_ptr(), out, lse, options, stream, place)
+            self.calls.forward(q, k, v, lists.data_ptr(), out, lse, self.options, stream, place)
         finally:
             _workspace.release(space)
+        if measured is not None:
+            measured.end()
+        return out, lse
+
+    def run_backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, lists: Tensor, out: Tensor, lse: Tensor
+    ) -> Results:
+        dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
+        dout = _rows(dout)
+        stream = _stream(q)
+        measured = _meter.begin("backward", q)
+        space, place = _workspace.take(self.calls.backward_workspace_bytes(self.options.deterministic), q, stream)
+        try:
+            self.calls.backward(q, k, v, lists.data_ptr(), out, lse, dout, dq, dk, dv, self.options, stream, place)
+        finally:
+            _workspace.release(space)
+        if measured is not None:
+            measured.end()
+        return dq, dk, dv
+
+
+# Of eager calls that are watched: graphs of torch.compile do not hold token_attn_func.
+torch.library.define(
+    "tangram::token_attn", "(Tensor q, Tensor k, Tensor v, Tensor indices, int call) -> (Tensor, Tensor)"
+)
+torch.library.define(
+    "tangram::token_attn_backward",
+    "(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor indices, Tensor out, Tensor lse, int call) "
+    "-> (Tensor, Tensor, Tensor)",
+)
+
+
+@torch.library.impl("tangram::token_attn", "CompositeExplicitAutograd")
+def _token_attn(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, call: int) -> Results:
+    return forward_pass(_NAME, call_of(call).run, q, k, v, indices)
+
+
+@torch.library.impl("tangram::token_attn_backward", "CompositeExplicitAutograd")
+def _token_attn_backward(dout: Tensor, *rest: Any) -> Results:
+    *saved, call = rest
+    grads: Results = call_of(call).run_backward(dout, *saved)
+    return grads
+
+
+@torch.library.register_fake("tangram::token_attn")  # type: ignore[misc]
+def _token_attn_fake(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, call: int) -> Results:
+    return q.new_empty((*q.shape[:2], v.shape[2])), q.new_empty(q.shape[:2], dtype=torch.float32)
+
+
+@torch.library.register_fake("tangram::token_attn_backward")  # type: ignore[misc]
+def _token_attn_backward_fake(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Results:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _visible_pairs(q: Tensor, indices: Tensor) -> int:
+    """Reads the lists, which waits for a GPU; where they have no values, all entries count."""
+    has_values = not isinstance(indices, torch._subclasses.FakeTensor) and not indices.is_meta
+    entries = int((indices >= 0).sum()) if has_values else indices.numel()
+    return entries * (q.shape[1] // indices.shape[1])
+
+
+def _pairs(q: Tensor, k: Tensor, v: Tensor, indices: Tensor, *_: Any) -> int:
+    return _visible_pairs(q, indices)
+
+
+def _pairs_backward(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, indices: Tensor, *_: Any) -> int:
+    return _visible_pairs(q, indices)
+
+
+_flops.register(torch.ops.tangram.token_attn, _pairs)
+_flops.register_backward(torch.ops.tangram.token_attn_backward, _pairs_backward)
+
+
+class _Tokens(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, lists: Tensor, call: _Call) -> Results:
+        out, lse = call.forward(q, k, v, lists)
         ctx.save_for_backward(q, k, v, lists, out, lse)
-        ctx.calls, ctx.options = calls, options
+        ctx.call = call
         ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
         return out, lse
@@ -74,28 +167,13 @@ class _Tokens(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, *_: Any) -> tuple[Any, ...]:
         if dout is None:
-            return (None,) * 6
+            return (None,) * 5
         saved = ctx.saved_tensors
         with torch.no_grad(), Named(_NAME):
-            grads = (*_gradients(ctx.calls, ctx.options, dout, saved), None, None, None)
+            grads = (*ctx.call.backward(dout, saved), None, None)
         if not torch.is_grad_enabled():
             return grads
         return refuse_second_derivatives(_NAME, grads, (dout, *saved))
-
-
-def _gradients(
-    calls: TokenAttention, options: AttnOptions, dout: Tensor, saved: tuple[Tensor, ...]
-) -> tuple[Tensor, Tensor, Tensor]:
-    q, k, v, lists, out, lse = saved
-    dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
-    dout = _rows(dout)
-    stream = _stream(q)
-    space, place = _workspace.take(calls.backward_workspace_bytes(options.deterministic), q, stream)
-    try:
-        calls.backward(q, k, v, lists.data_ptr(), out, lse, dout, dq, dk, dv, options, stream, place)
-    finally:
-        _workspace.release(space)
-    return dq, dk, dv
 
 
 def _lists(indices: Tensor) -> Tensor:
@@ -152,5 +230,5 @@ def attend(
         return out.to(q.device), lse.to(q.device)
     with Named(_NAME):
         calls = _calls(*_key(q, k, v, indices), backend, q.get_device())
-        results: tuple[Tensor, Tensor] = _apply(_rows(q), _rows(k), _rows(v), _lists(indices), calls, of_call)
+        results: tuple[Tensor, Tensor] = _apply(_rows(q), _rows(k), _rows(v), _lists(indices), _Call(calls, of_call))
     return results

@@ -10,7 +10,7 @@ them, `undispatch` gives the whole tensor back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import _cuda, _settings, _torch_rows, _workspace  # noqa: F401
+from . import _cuda, _settings, _torch_rows  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
 from ._dist_mask_buffer import DistMaskBuffer, PlanOfBuffer, key_of_call
 from ._keys import (
@@ -35,23 +35,19 @@ from ._named import rename
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
 from ._runtime_key import DistAttnRuntimeKey, clear_keys, require_key
 from ._shapes import dtype_remedy
-from ._torch_calc import calc_compiled, kv_rows, sink_values
+from ._torch_calc import backward_of, calc_compiled, forward_of, kv_rows, sink_values
 from ._torch_group import known_group
 from ._torch_pass import (
     _NAMES,
-    _empty_like,
-    _empty_lse,
-    _empty_out,
     _options,
     _rows,
-    _rows_of_dout,
-    _stream,
     check_grad_dtype,
     check_scale,
     refuse_second_derivatives,
     require_no_transform,
     warn_of_float32,
 )
+from ._watched import Results, as_operator, forward_pass, is_watched
 from .errors import Error, InvalidArgument
 from .flex import AttnForwardMeta, by_head_groups
 
@@ -99,6 +95,7 @@ __all__ = [
 class _Call:
     """What a call has beside its tensors; one argument, because autograd looks at each."""
 
+    key: DistAttnRuntimeKey
     attention: DistAttention | PlanOfBuffer
     without: Callable[[], DistAttention] | None
     """The executor that keeps nothing, where `attention` keeps remote K/V in GPU memory."""
@@ -108,95 +105,99 @@ class _Call:
     out_dtype: torch.dtype | None
     max_logits: bool
     dsink_reduce: str
+    backend: str | None
     grad_dtype: torch.dtype | None = None
     number: int = 0
     """Of the forward pass, by which its executor knows what it kept."""
+    has_run: bool = False
+    """Whether this call computed the forward pass, so that `kept` holds its rows."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Results:
+        if not is_watched():
+            return forward_pass("calc_attn", self.run, q, k, v, sink)
+        shared = self._of_operator()
+        results: Results = as_operator(
+            self, torch.ops.tangram.calc_attn, (q, k, v, sink, *shared), (self.out_dtype, self.max_logits)
+        )
+        return results if self.max_logits else results[:2]
+
+    def backward(self, dout: Tensor, saved: Sequence[Any]) -> tuple[Any, ...]:
+        *saved, number = saved
+        if number is not None:
+            self.number = int(number)
+        if not is_watched():
+            return self.run_backward(dout, saved)
+        q, k, v, sink, out, lse = saved
+        *grads, dsink = as_operator(
+            self, torch.ops.tangram.calc_attn_backward, (dout, q, k, v, out, lse, sink, *self._of_operator())
+        )
+        return (*grads, None if sink is None else dsink)
+
+    def _of_operator(self) -> tuple[Any, ...]:
+        """What its operators say of a call; they compute by the call itself."""
+        options = self.options
+        of_call = (options.softmax_scale, options.softcap, options.deterministic, self.dsink_reduce)
+        return (self.key.handle, self.sink_layout, *of_call, self.backend or "")
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> Results:
+        results = forward_of(
+            self.attention,
+            q,
+            k,
+            v,
+            sink,
+            self.sink_layout,
+            self.kept,
+            self.options,
+            self.out_dtype,
+            self.max_logits,
+        )
+        self.has_run = True
+        if self.without is not None:
+            self.number = self.attention.latest_kept
+        return results
+
+    def run_backward(self, dout: Tensor, saved: Sequence[Any]) -> tuple[Any, ...]:
+        q, k, v, sink, out, lse = saved
+        attention = self.attention
+        if self.without is not None and not attention.still_keeps(self.number):
+            attention = self.without()
+        return backward_of(
+            attention,
+            dout,
+            (q, k, v, out, lse),
+            sink,
+            self.sink_layout,
+            self.kept if self.has_run else None,
+            self.dsink_reduce,
+            self.options,
+            self.grad_dtype,
+        )
 
 
 class _CalcAttn(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call
-    ) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
-        out = _empty_out(q, v, call.out_dtype)
-        lse = _empty_lse(q)
-        peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
-        stream = _stream(q)
-        space, place = _workspace.take(call.attention.forward_workspace_bytes, q, stream)
-        try:
-            call.attention.forward(
-                q,
-                k,
-                v,
-                out,
-                lse,
-                peaks,
-                sink,
-                call.sink_layout,
-                call.kept,
-                call.options,
-                stream,
-                place,
-            )
-        finally:
-            _workspace.release(space)
-        if call.without is not None:
-            call.number = call.attention.latest_kept
-        ctx.save_for_backward(q, k, v, sink, out, lse)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call) -> Results:
+        results = call.forward(q, k, v, sink)
+        # Among what is saved, since a checkpoint that recomputes replaces that, and not the call.
+        number = None if call.without is None else torch.tensor(call.number, device="cpu")
+        ctx.save_for_backward(q, k, v, sink, *results[:2], number)
         ctx.call = call
-        if peaks is None:
-            ctx.mark_non_differentiable(lse)
-            return out, lse
-        ctx.mark_non_differentiable(lse, peaks)
-        return out, lse, peaks
+        ctx.mark_non_differentiable(*results[1:])
+        return results
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once, or checkpointing refuses
         if not torch.is_grad_enabled():
-            return _gradients(ctx.call, dout, saved)
+            return (*ctx.call.backward(dout, saved), None)
         with torch.no_grad():
-            grads = _gradients(ctx.call, dout, saved)
+            grads = (*ctx.call.backward(dout, saved), None)
         return refuse_second_derivatives("calc_attn", grads, (dout, *saved))
 
 
 # As _apply_flex.
 _apply: Any = super(torch.autograd.Function, _CalcAttn).apply
-
-
-def _gradients(call: _Call, dout: Tensor, saved: tuple[Any, ...]) -> tuple[Any, ...]:
-    q, k, v, sink, out, lse = saved
-    dtype = call.grad_dtype
-    dq, dk, dv = _empty_like(q, dtype), _empty_like(k, dtype), _empty_like(v, dtype)
-    dsink = None if sink is None else torch.empty_like(sink)
-    attention = call.attention
-    if call.without is not None and not attention.still_keeps(call.number):
-        attention = call.without()
-    stream = _stream(q)
-    space, place = _workspace.take(attention.backward_workspace_bytes, q, stream)
-    try:
-        attention.backward(
-            q,
-            k,
-            v,
-            out,
-            lse,
-            _rows_of_dout(dout, q),
-            dq,
-            dk,
-            dv,
-            dsink,
-            sink,
-            call.sink_layout,
-            call.kept,
-            call.dsink_reduce,
-            call.options,
-            stream,
-            place,
-        )
-    finally:
-        _workspace.release(space)
-    return dq, dk, dv, dsink, None
 
 
 def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: Any) -> None:
@@ -328,6 +329,7 @@ def calc_attn(
     executor = partial(set_key.attention, q.dtype, v.shape[2], backend, device, row_sinks, results)
     try:
         call = _Call(
+            set_key,
             executor(keeps) if buffer is None else buffer.of_call(q, v, deterministic),
             executor if keeps and device >= 0 else None,
             KeptKv() if keeps and device < 0 else None,
@@ -336,6 +338,7 @@ def calc_attn(
             out_dtype,
             return_max_logits,
             dsink_reduce,
+            backend,
             grad_dtype,
         )
         results = _apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)

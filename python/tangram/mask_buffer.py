@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from . import _core, _settings
+from . import _core, _meter, _settings
 from ._backends import backend_named
 from ._core import HeadConfig, Mask, list_backends
 from ._memory import MemoryRow, register_rows
@@ -23,10 +23,12 @@ _buffers: WeakSet[MaskBuffer] = WeakSet()
 class MaskOfBuffer:
     """What a call attends with while one mask is set: the backward pass must find the mask of its forward pass."""
 
-    __slots__ = ("_buffer", "_core", "_number")
+    __slots__ = ("_buffer", "_core", "_number", "visible_pairs")
 
-    def __init__(self, buffer: MaskBuffer, core: _core.MaskBuffer, number: int) -> None:
+    def __init__(self, buffer: MaskBuffer, core: _core.MaskBuffer, number: int, visible_pairs: int | None) -> None:
         self._buffer, self._core, self._number = buffer, core, number
+        self.visible_pairs = visible_pairs
+        """(query, key) pairs over all query heads. None: the mask came from tensors, which the host does not read."""
 
     @property
     def forward_workspace_bytes(self) -> int:
@@ -147,6 +149,7 @@ class MaskBuffer:
         self._now: MaskOfBuffer | None = None
         _buffers.add(self)
 
+    @_meter.planned
     def set(self, mask: Mask | Sequence[Mask]) -> None:
         """The mask of calls and replays that follow on the current stream; of a buffer with head_groups, one for each.
 
@@ -159,12 +162,13 @@ class MaskBuffer:
             raise InvalidArgument(f"MaskBuffer.set: mask must be a Mask (got {type(mask).__name__})")
         with Named("MaskBuffer.set"):
             self._core.set(list(masks), _current_stream(self._device))
-        self._count()
+        self._count(sum(one.area for one in masks) * self.heads.num_heads_q // len(masks))
 
-    def _count(self) -> None:
+    def _count(self, visible_pairs: int | None = None) -> None:
         self.num_masks += 1
-        self._now = MaskOfBuffer(self, self._core, self.num_masks)
+        self._now = MaskOfBuffer(self, self._core, self.num_masks, visible_pairs)
 
+    @_meter.planned
     def set_cu_seqlens(
         self,
         cu_seqlens_q: Any,
@@ -211,6 +215,7 @@ class MaskBuffer:
             )
         self._count()
 
+    @_meter.planned
     def set_blocks(self, block_indices: Any, block_size: int, *, causal: bool) -> None:
         """Chosen blocks of keys as the mask of calls and replays that follow: what dynamic sparse attention computes at
         every step, for all heads or for each of a buffer's head_groups. As `set_cu_seqlens` takes documents: on a GPU
@@ -253,6 +258,7 @@ class MaskBuffer:
             )
         self._count()
 
+    @_meter.planned
     def set_ranges(self, q_ranges: Any, k_ranges: Any, types: Any = None) -> None:
         """Typed ranges, in any order, as the mask of calls and replays that follow, taken as `set_cu_seqlens` takes
         documents: on a GPU without the host, in CUDA graphs too. Cheap unless very many begin near

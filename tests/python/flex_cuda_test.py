@@ -237,7 +237,7 @@ def test_the_operator_keeps_the_rules_of_operators():
         "mask": -1,
     }
     given |= {"sink": None, "sink_layout": "sh", "scale": None, "softcap": 0.0, "deterministic": True, "sm_margin": 0}
-    given |= {"backend": "", "out_dtype": None, "max_logits": True}
+    given |= {"backend": "", "call": -1, "out_dtype": None, "max_logits": True}
     torch.library.opcheck(torch.ops.tangram.flex_attn.default, tuple(given[a.name] for a in schema))
 
 

@@ -196,7 +196,7 @@ def test_the_operator_keeps_the_rules_of_operators():
     q, k, v = operands(4)
     ranges = [torch.tensor([[0, 24]]), torch.tensor([[0, 24]]), torch.tensor([1])]
     flex_flash_attn_func(q, k, v, *ranges)
-    arguments = (q, k, v, None, *ranges, [], -1, "sh", None, 0.0, False, 0, "", None, True)
+    arguments = (q, k, v, None, *ranges, [], -1, "sh", None, 0.0, False, 0, "", -1, None, True)
     torch.library.opcheck(torch.ops.tangram.flex_attn.default, arguments)
 
 

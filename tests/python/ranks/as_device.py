@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import torch
 
-from tangram import _core, _cuda, _dist_mask_buffer, _runtime_key, _torch_calc, _torch_group, distributed
+from tangram import _core, _cuda, _dist_mask_buffer, _runtime_key, _torch_calc, _torch_group
 from tangram._backends import backend_named
 from tangram.errors import InvalidArgument
 
@@ -137,7 +137,6 @@ def as_device():
             (_dist_mask_buffer, "_this_gpu", lambda: 0),
             (_dist_mask_buffer, "_current_stream", lambda _: STREAM),
             (_runtime_key, "backend_named", lambda name, on_gpu, device: backend_named(name, on_gpu=False)),
-            (distributed, "_stream", lambda _: STREAM),
             (_torch_calc, "_stream", lambda _: STREAM),
         ):
             stack.enter_context(patch.object(module, name, value))
