@@ -10,7 +10,7 @@ call compares on the GPU: if values have changed, its results become NaN, and th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from ctypes import string_at
 from typing import Any
 
@@ -40,7 +40,7 @@ def values_of(tensor: Tensor) -> Hashable:
     return (tensor.dtype, tensor.shape, string_at(tensor.data_ptr(), tensor.nbytes))
 
 
-def named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
+def _named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
     """The tensor, and what stands for its values in a call on GPU `device` (-1: the host).
 
     A tensor in the memory of that GPU stays there and is named by its place; the call must watch it. All others are in
@@ -53,6 +53,10 @@ def named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
     if tensor.device.type != "cpu":
         tensor = _cuda.on_host(tensor)
     return tensor, values_of(tensor)
+
+
+# It looks at memory: its frame must not be traced where torch.compile begins anew below a graph break.
+named: Callable[[Tensor, int], tuple[Tensor, Hashable]] = torch.compiler.disable(_named)
 
 
 class Watched:
