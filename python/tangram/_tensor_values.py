@@ -56,7 +56,7 @@ def _named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
 
 
 # It looks at memory: its frame must not be traced where torch.compile begins anew below a graph break.
-named: Callable[[Tensor, int], tuple[Tensor, Hashable]] = torch.compiler.disable(_named)
+named: Callable[[Tensor, int], tuple[Tensor, Hashable]] = torch.compiler.disable(_named)  # type: ignore[no-untyped-call]
 
 
 class Watched:
