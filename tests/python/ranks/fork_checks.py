@@ -32,14 +32,14 @@ def step(key):
     return tangram.undispatch(out.detach(), key)
 
 
-def check_child(key):
+def check_child(key, other):
     q = torch.ones(key.shapes[0])
     with refused(tangram.CommError, INHERITED):
         tangram.calc_attn(q, q, q, key)
     with refused(tangram.CommError, INHERITED):
         tangram.undispatch(q, key)
     with refused(tangram.CommError, "must not make keys of a group that its parent has not used"):
-        key_of(tangram.Mask.causal(ROWS), dist.group.WORLD)
+        key_of(tangram.Mask.causal(ROWS), other)
     # Masks of the group that it knows, as a loader of training data plans them.
     mask = tangram.Mask.varlen([0, 100, ROWS], causal=True)
     assert key_of(mask).plan == tangram.mask_key_async(mask, HEADS, HEADS, DIM).result(timeout=50).plan
@@ -50,8 +50,9 @@ def main():
     dist.init_process_group("gloo")
     key = key_of(tangram.Mask.causal(ROWS))
     before = step(key)
+    other = dist.new_group()  # over the same ranks, not used yet
     for _ in range(3):
-        assert_passes_in_child(lambda: check_child(key))
+        assert_passes_in_child(lambda: check_child(key, other))
         torch.testing.assert_close(step(key), before, rtol=0, atol=0)
     assert_passes_in_child(_torch_group._leave)  # as at the end of a process: the peers must not hear of it
     torch.testing.assert_close(step(key), before, rtol=0, atol=0)
