@@ -35,6 +35,11 @@ _LAST_WORDS_S = 1.0
 """For a call after the deadline: what a rank tells the others when it gives up, or finds out of whom it waited for."""
 
 
+def prefixed(name: str, store: Any) -> Any:
+    """The part of a store whose keys begin with the name."""
+    return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
+
+
 @dataclass
 class Circle:
     """Ranks that share a store and know its name by torch.distributed: a process group."""
@@ -138,7 +143,7 @@ class Rendezvous:
             for index in range(1, len(circle.members))
         ]
         self._token = secrets.token_hex(16) if asks is None else self._ask(asks)
-        self._room = dist.PrefixStore(f"tangram/{self._token}", self._base)
+        self._room = prefixed(f"tangram/{self._token}", self._base)
         if self.rank == 0:
             self._store.set(self._room, "place", "\n".join((folder, _free_port(), secrets.token_hex(32))))
         folder, port, secret = self._wait("place").split("\n")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from . import _cuda, _settings
 from ._core import DeviceGroup, Group, timeout_s
-from ._rendezvous import Circle, meet
+from ._rendezvous import Circle, meet, prefixed
 from .errors import InvalidArgument
 
 
@@ -133,10 +133,10 @@ class TorchGroup:
 
 def _circles_of(identity: Identity, ranks: list[int], mesh: Tensor | None) -> tuple[str, list[Circle], Any]:
     """Its name for errors; of each dimension the ranks that differ from this one in it alone; a store of all ranks."""
-    groups = [group() for group in identity.process_groups]
+    groups: list[Any] = [group() for group in identity.process_groups]
     names = [str(c10d._world.pg_names[group]) for group in groups]
     shared = [c10d._world.pg_map[group][1] for group in groups]
-    stores = [dist.PrefixStore(f"tangram/{name}", store) for name, store in zip(names, shared, strict=True)]
+    stores = [prefixed(f"tangram/{name}", store) for name, store in zip(names, shared, strict=True)]
     if mesh is None:
         return f"group {names[0]!r}", [Circle(stores[0], ranks.index(dist.get_rank()), range(len(ranks)))], stores[0]
     at = (mesh == dist.get_rank()).nonzero()[0].tolist()
@@ -145,7 +145,7 @@ def _circles_of(identity: Identity, ranks: list[int], mesh: Tensor | None) -> tu
     for dim, store in enumerate(stores):
         line = mesh[tuple(slice(None) if d == dim else at[d] for d in range(mesh.ndim))].tolist()
         members = [ranks.index(rank) for rank in line]
-        circles.append(Circle(dist.PrefixStore(f"{digest}/{dim}", store), at[dim], members))
+        circles.append(Circle(prefixed(f"{digest}/{dim}", store), at[dim], members))
     return f"the mesh of groups {', '.join(map(repr, names))}", circles, c10d._get_default_store()
 
 

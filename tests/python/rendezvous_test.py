@@ -69,21 +69,24 @@ def test_a_rank_that_never_comes_is_named_and_ranks_meet_at_the_next_attempt():
 
 def test_a_rank_that_is_interrupted_ends_the_meeting_of_all_and_they_can_meet_again(monkeypatch):
     store = dist.HashStore()
-    interrupts = threading.local()
+    both_are_here = threading.Barrier(2)  # with the token, which rank 0 gives on as long as they have not arrived
+    attempts = threading.local()
 
     def host_id():
-        if getattr(interrupts, "now", False):
-            raise KeyboardInterrupt
+        if getattr(attempts, "rank", None):
+            both_are_here.wait(60)
+            if attempts.rank == 1:
+                raise KeyboardInterrupt
         return "host"
 
     monkeypatch.setattr(rendezvous, "_host_id", host_id)
 
     def attempt(rank):
-        interrupts.now = rank == 1
+        attempts.rank = rank
         with pytest.raises(KeyboardInterrupt if rank == 1 else CommError) as error:
             meet_in_circle(store, [0, 1, 2], rank, folder="/")
         assert rank == 1 or "(got KeyboardInterrupt on rank 1)" in str(error.value)
-        interrupts.now = False
+        attempts.rank = None
 
     all_ranks(3, attempt)
     met = all_ranks(3, lambda rank: meet_in_circle(store, [0, 1, 2], rank, folder="/"))
