@@ -162,7 +162,7 @@ def _forward(call: _Call, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) 
     lse = _empty_lse(q)
     peaks = q.new_empty(q.shape[1], dtype=torch.float32) if call.max_logits else None
     stream = _stream(q)
-    measured = _meter.begin("forward", q)
+    measured = None if _meter.current is None else _meter.begin("forward", q)
     space, place = _workspace.take(call.attention.forward_workspace_bytes, q, stream)
     try:
         call.attention.forward(q, k, v, out, lse, peaks, sink, call.sink_layout, call.options, stream, place)
@@ -191,7 +191,7 @@ def _backward(
     stream = _stream(q)
     plain = sink is None and call.options.softcap == 0
     needed = call.attention.backward_workspace_bytes(call.options.deterministic, plain)
-    measured = _meter.begin("backward", q)
+    measured = None if _meter.current is None else _meter.begin("backward", q)
     space, place = _workspace.take(needed, q, stream)
     try:
         call.attention.backward(

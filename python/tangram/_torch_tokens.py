@@ -75,7 +75,7 @@ class _Call(NamedTuple):
     def run(self, q: Tensor, k: Tensor, v: Tensor, lists: Tensor) -> Results:
         out, lse = _empty_out(q, v, None), _empty_lse(q)
         stream = _stream(q)
-        measured = _meter.begin("forward", q)
+        measured = None if _meter.current is None else _meter.begin("forward", q)
         space, place = _workspace.take(self.calls.forward_workspace_bytes, q, stream)
         try:
             self.calls.forward(q, k, v, lists.data_ptr(), out, lse, self.options, stream, place)
@@ -91,7 +91,7 @@ class _Call(NamedTuple):
         dq, dk, dv = _empty_like(q), _empty_like(k), _empty_like(v)
         dout = _rows(dout)
         stream = _stream(q)
-        measured = _meter.begin("backward", q)
+        measured = None if _meter.current is None else _meter.begin("backward", q)
         space, place = _workspace.take(self.calls.backward_workspace_bytes(self.options.deterministic), q, stream)
         try:
             self.calls.backward(q, k, v, lists.data_ptr(), out, lse, dout, dq, dk, dv, self.options, stream, place)

@@ -10,7 +10,8 @@ exactly what the call would have run without it, whatever its options.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Protocol
 
@@ -25,7 +26,6 @@ NO_CALL = -1
 _calls: dict[int, Any] = {}
 """Calls whose operator runs now."""
 _numbers = count()
-_num_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _of_thread = threading.local()
 
 Results = tuple[Tensor, ...]
@@ -39,8 +39,8 @@ class Frame(Protocol):
     def keep(self, name: str, q: Tensor, results: Results) -> None: ...
 
 
-def is_watched() -> bool:
-    return _num_modes() > 0
+is_watched: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many modes watch this thread."""
 
 
 def as_operator(call: Any, operator: Any, before: tuple[Any, ...], after: tuple[Any, ...] = ()) -> Any:
@@ -64,6 +64,11 @@ def call_of(number: int) -> Any:
     return call
 
 
+_num_frames = 0
+"""Of all threads: a call where there is none looks no further."""
+_lock = threading.Lock()
+
+
 def frames() -> list[Frame]:
     """Those of this thread, the outermost first."""
     try:
@@ -73,13 +78,29 @@ def frames() -> list[Frame]:
     return stack
 
 
+@contextmanager
+def within(frame: Frame) -> Iterator[None]:
+    """Forward passes of this thread ask the frame, and those that were there before."""
+    global _num_frames
+    stack = frames()
+    with _lock:
+        _num_frames += 1
+    stack.append(frame)
+    try:
+        yield
+    finally:
+        stack.pop()
+        _of_thread.recalled = False
+        with _lock:
+            _num_frames -= 1
+
+
 def forward_pass(name: str, compute: Callable[..., Results], q: Tensor, *rest: Any) -> Results:
     """`compute(q, *rest)`, or the results of an earlier pass that a frame has kept."""
-    _of_thread.recalled = False
-    stack = frames()
-    if not stack:
+    if _num_frames == 0:
         return compute(q, *rest)
     results = None
+    stack = frames()
     for frame in stack:
         results = frame.recall(name, q) or results
     _of_thread.recalled = results is not None

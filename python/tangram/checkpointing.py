@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from . import _torch_calc, _torch_tokens  # noqa: F401  # define the operators
-from ._watched import Results, frames
+from ._watched import Results, within
 from .errors import InvalidArgument
 
 __all__ = ["OPERATORS", "checkpoint_policy", "keep_attention"]
@@ -244,13 +244,8 @@ class _KeepAttention:
         return result
 
     def _run(self, frame: _Recording | _Replay, args: Any, kwargs: Any) -> Any:
-        stack = frames()
-        depth = len(stack)
-        stack.append(frame)
-        try:
+        with within(frame):
             return self.__wrapped__(*args, **kwargs)
-        finally:
-            del stack[depth:]
 
 
 def _needs_backward(args: Any, kwargs: Any) -> bool:
