@@ -10,6 +10,7 @@ Look at how ranks would share it:   plan(mask, cp_size=8).explain()
 Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, key); calc_attn(q, k, v, key);
                                     undispatch(out, key)
 A new key at each step, one graph:  DistMaskBuffer(keys), .set(key); calc_attn(q, k, v, buffer)
+Shared prompts computed once:       from tangram import trees; trees.from_sequences(tokens).mask()
 What holds for the whole process:   configure(backend=..., deterministic=..., timeout_s=...)
 By the names of others:             tangram.magi (MagiAttention), tangram.flash_attn (FlashAttention), from_block_mask
 

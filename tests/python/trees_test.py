@@ -215,6 +215,15 @@ def test_wrong_parents_are_refused(arguments, text):
         trees.from_parents(**arguments)
 
 
+def test_results_may_be_written_to():
+    tree = trees.from_sequences([[1, 2, 3], [1, 2, 4]], min_shared=2)
+    wanted = {name: getattr(tree, name).tolist() for name in ("tokens", "lengths", "cu_seqlens", "node_parents")}
+    for name in wanted:
+        getattr(tree, name)[:] = 7
+    assert {name: getattr(tree, name).tolist() for name in wanted} == wanted
+    assert tree.targets().labels.tolist() == [2, 3, 4]
+
+
 def test_wrong_calls_of_a_tree_are_refused():
     tree = trees.from_sequences([[1, 2, 3], [1, 2, 4, 5]], min_shared=2)
     for window in ((3, 1), (3, -1), (-2, 0), 3, (1, 2, 3), (0.5, 0)):
@@ -223,7 +232,7 @@ def test_wrong_calls_of_a_tree_are_refused():
     for sequence in (2, -1, "a", 0.5, [0, 2]):
         with pytest.raises(InvalidArgument, match="Tree.rows_of: sequence must be"):
             tree.rows_of(sequence)
-    for weights in ([1.0], np.ones(6), [np.ones(3), np.ones(3)], ["a", "b"], np.ones((7, 1))):
+    for weights in ([1.0], np.ones(6), [np.ones(3), np.ones(3)], ["a", "b"], np.ones((7, 1)), 1.0):
         with pytest.raises(InvalidArgument, match="Tree.targets: weights"):
             tree.targets(weights)
     with pytest.raises(InvalidArgument, match=r"values must have one for each of the 4 edges \(got shape=\[3\]\)"):

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,8 +35,9 @@ class Targets:
         self._of_token: Any = None
         self.rows = placed(rows, self._device)
         self.weights = placed(weights, self._device)
-        assert tree._tokens is not None
-        self.labels = placed(tree._tokens[has_edge], self._device)
+        tokens = tree._tokens()
+        assert tokens is not None
+        self.labels = placed(tokens[has_edge], self._device)
 
     def __len__(self) -> int:
         return int(self._rows.size)
@@ -100,7 +101,7 @@ class Targets:
 
 def targets_of(tree: Tree, weights: Any) -> Targets:
     nodes = tree._nodes
-    if tree._tokens is None:
+    if tree._flat is None:
         raise InvalidArgument("Tree.targets: the tree must have tokens; pass tokens= to from_parents (got none)")
     if weights is None:
         # Sequences that end at or below a node, which are numbered in preorder.
@@ -121,6 +122,7 @@ def targets_of(tree: Tree, weights: Any) -> Targets:
 def _weights_of_rows(tree: Tree, weights: Any) -> Array:
     """Sums over sequences, in float64; float32 unless float64 was given."""
     flat = _flat_weights(tree, weights)
+    of_row: Array
     if flat.size >> 7 > tree.num_sequences:
         # Long sequences: sums of slices are quicker than a number for each token.
         of_row = np.zeros(tree.num_rows)
@@ -146,15 +148,16 @@ def _flat_weights(tree: Tree, weights: Any) -> Array:
                 f"with an array or number for each sequence (got {flat.dtype}, shape={list(flat.shape)})"
             )
         return flat
-    if len(weights) != tree.num_sequences:
+    if not isinstance(weights, Sequence) or len(weights) != tree.num_sequences:
+        given = len(weights) if isinstance(weights, Sequence) else type(weights).__name__
         raise InvalidArgument(
-            f"Tree.targets: weights must have an entry for each of the {tree.num_sequences} sequences "
-            f"(got {len(weights)})"
+            f"Tree.targets: weights must be a list with an entry for each of the {tree.num_sequences} sequences, or "
+            f"one array of all tokens (got {given})"
         )
     lengths = tree._lengths.tolist()
     parts = []
-    for s, (given, length) in enumerate(zip(weights, lengths, strict=True)):
-        part = np.asarray(on_host(given))
+    for s, (one, length) in enumerate(zip(weights, lengths, strict=True)):
+        part = np.asarray(on_host(one))
         if part.dtype.kind not in "fiub" or part.shape not in ((), (length,)):
             raise InvalidArgument(
                 f"Tree.targets: weights[{s}] must be a number or have one for each of its {length} tokens "

@@ -74,27 +74,27 @@ class Tree:
     @property
     def lengths(self) -> Any:
         """Tokens of each sequence, int64."""
-        return placed(self._lengths, self._device)
+        return placed(self._lengths.copy(), self._device)
 
     @property
     def cu_seqlens(self) -> Any:
         """Borders of the sequences one after the other, int64 `[num_sequences + 1]`: packs them without a tree."""
-        return placed(self._borders, self._device)
+        return placed(self._borders.copy(), self._device)
 
     @property
     def sequences(self) -> Any:
         """For each sequence its number in the tree that was split; else 0, 1, 2 and on."""
-        return placed(self._sequences, self._device)
+        return placed(self._sequences.copy(), self._device)
 
     @property
     def node_lengths(self) -> Any:
         """Rows of each node; nodes are in preorder."""
-        return placed(self._nodes.length, self._device)
+        return placed(self._nodes.length.copy(), self._device)
 
     @property
     def node_parents(self) -> Any:
         """For each node the number of its parent, -1 for a root."""
-        return placed(self._nodes.parent, self._device)
+        return placed(self._nodes.parent.copy(), self._device)
 
     @property
     def sources(self) -> Any:
@@ -102,14 +102,15 @@ class Tree:
         nodes as from_parents got them. `x[tree.sources]` are other values of tokens, such as images' features."""
         return placed(ranges(self._nodes.source, self._nodes.length), self._device)
 
-    @cached_property
     def _tokens(self) -> Array | None:
+        """A new array: callers may write to theirs."""
         return None if self._flat is None else picked(self._flat, self._nodes.source, self._nodes.length)
 
     @property
     def tokens(self) -> Any:
         """`[num_rows]`, in the dtype in which they were given; None if the tree was made of lengths alone."""
-        return None if self._tokens is None else placed(self._tokens, self._device)
+        tokens = self._tokens()
+        return None if tokens is None else placed(tokens, self._device)
 
     def positions(self) -> Any:
         """Position of each row in its sequences, int64 `[num_rows]`: what rotary embeddings need."""
