@@ -12,6 +12,7 @@ Train over several ranks (torch):   key = mask_key(mask, ...); x = dispatch(x, k
 A new key at each step, one graph:  DistMaskBuffer(keys), .set(key); calc_attn(q, k, v, buffer)
 Checkpoints that keep attention:    checkpoint(layer, x, use_reentrant=False, context_fn=checkpoint_policy())
 Where the time of a step goes:      with meter() as step: ...
+Shared prompts computed once:       from tangram import trees; trees.from_sequences(tokens).mask()
 What holds for the whole process:   configure(backend=..., deterministic=..., timeout_s=...)
 By the names of others:             tangram.magi (MagiAttention), tangram.flash_attn (FlashAttention), from_block_mask
 

@@ -106,7 +106,8 @@ def _limits(call: LayerCall, given: Any, rows: tuple[int, int], borders: Borders
             f"(got one for all layers, attention_chunk_size={chunk})"
         )
     window = call.window
-    if window.left is not None and window.left >= max(rows) - 1:
+    # A mapping has a mask or key of its own for layers with a window, which need not count in rows: prefix trees.
+    if isinstance(given, Mapping) or (window.left is not None and window.left >= max(rows) - 1):
         window = NO_LIMITS
     if window != NO_LIMITS and rows[0] != rows[1]:
         raise InvalidArgument(
@@ -129,6 +130,8 @@ def _of_caller(call: LayerCall, given: Any) -> Mask:
             f"{rows[1]} keys)"
         )
     limits = _limits(call, given, rows, _borders_of_batch(call))
+    if limits.left is not None:
+        _refuse_other_distances(call)
     padding = None if call.model_mask is None else call.model_mask.padding
     if padding is not None:
         runs = enumerate(visible_runs(padding, call.batch, (0, call.kv_length)))
@@ -174,6 +177,26 @@ def _positions(call: LayerCall) -> Tensor | None:
     if ids.shape[1] != call.q_length or ids.shape[0] not in (1, call.batch):
         return None
     return ids.expand(call.batch, -1)
+
+
+def _refuse_other_distances(call: LayerCall) -> None:
+    """Windows count in rows. In a prefix tree a branch continues at the position of its parent, rows further on."""
+    ids = _positions(call)
+    if ids is None:
+        return
+
+    def read() -> tuple[int, ...]:
+        jumps = (ids.diff(dim=1) != 1) & (ids[:, 1:] != 0)
+        real = _real(call)
+        return tuple((jumps if real is None else jumps & real[:, 1:]).nonzero()[:1].flatten().tolist())
+
+    jump = call.once("distances", (call.position_ids,), read)
+    if jump:
+        raise InvalidArgument(
+            f"{NAME}: sliding_window counts in rows, so position_ids must count rows from the start of each document; "
+            "pass tangram_mask as a mapping {'full_attention': ..., 'sliding_attention': ...} "
+            f"(got a jump at row {jump[1] + 1} of sequence {jump[0]}, layer with sliding_window={call.sliding_window})"
+        )
 
 
 def _borders_of_batch(call: LayerCall) -> Borders | None:
