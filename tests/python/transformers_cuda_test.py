@@ -31,7 +31,8 @@ FAMILIES = {
     "llama": ("LlamaConfig", {}, "sdpa"),
     "mistral": ("MistralConfig", {"sliding_window": 50}, "sdpa"),
     "gemma2": ("Gemma2Config", {"sliding_window": 50, "attn_logit_softcapping": 5.0}, "eager"),
-    "gpt_oss": ("GptOssConfig", {"sliding_window": 50, "num_local_experts": 2, "num_experts_per_tok": 1}, "eager"),
+    # All experts: to choose one of two turns the rounding of a score into another result.
+    "gpt_oss": ("GptOssConfig", {"sliding_window": 50, "num_local_experts": 2, "num_experts_per_tok": 2}, "eager"),
 }
 
 
