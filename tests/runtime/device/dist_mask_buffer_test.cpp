@@ -216,7 +216,7 @@ HostKernel launch_of(const KernelCall& call) {
   } else if (is("backward_kernel")) {
     kernel.parameters = bytes_of(parameter<sm90::backward::Params>(call, 0), call.blocks_x);
   } else if (is("before_kernel") || is("after_kernel")) {
-    kernel.parameters = bytes_of(parameter<sm90::backward::EdgeParams>(call, 0), call.blocks_x);
+    kernel.parameters = bytes_of(parameter<sm90::backward::PrePostParams>(call, 0), call.blocks_x);
   } else if (is("fill_kernel")) {
     kernel.parameters = bytes_of(parameter<float*>(call, 0), parameter<int>(call, 1));
   }
