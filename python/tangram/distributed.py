@@ -56,7 +56,7 @@ def check_errors(cp_group_or_mesh: Any = None) -> None:
     """Waits for this rank's GPU and raises what has gone wrong on it, or at a peer of this group: Timeout or CommError.
 
     Passes over GPUs are only enqueued, so a dead peer shows in the next call, or here: call it before results that no
-    further call depends on are trusted. Does nothing where tensors lie in host memory, whose calls raise themselves.
+    further call depends on are trusted. Without effect for tensors in host memory: their calls raise directly.
     """
     group = known_group(cp_group_or_mesh)
     if group is not None:
@@ -98,7 +98,7 @@ class _Call:
     key: DistAttnRuntimeKey
     attention: DistAttention | PlanOfBuffer
     without: Callable[[], DistAttention] | None
-    """The executor that keeps nothing, where `attention` keeps remote K/V in GPU memory."""
+    """Makes an executor without kept K/V; set if `attention` keeps remote K/V in GPU memory."""
     kept: KeptKv | None
     sink_layout: str
     options: AttnOptions
@@ -108,7 +108,7 @@ class _Call:
     backend: str | None
     grad_dtype: torch.dtype | None = None
     number: int = 0
-    """Of the forward pass, by which its executor knows what it kept."""
+    """Number of the forward pass; its executor finds the kept K/V by it."""
     has_run: bool = False
     """Whether this call computed the forward pass, so that `kept` holds its rows."""
 
@@ -260,14 +260,14 @@ def calc_attn(
     dsink_reduce: Literal["none", "sum", "avg"] = "sum",
     backend: str | None = None,
 ) -> tuple[Tensor, AttnForwardMeta]:
-    """Attention of this rank's rows to all rows that the key's mask shows them. Collective, and so is its backward.
-    Tensors of float32 in GPU memory are computed on the host: correct and slow.
+    """Attention of this rank's query rows to all key rows visible to them. Forward and backward are collective.
+    float32 tensors in GPU memory are computed on the host: correct and slow.
 
     Args:
         q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
-        key: or a DistMaskBuffer, for CUDA graphs over keys that change; backward passes are deterministic as it is.
+        key: runtime key, or a DistMaskBuffer for CUDA graphs over changing masks, with its own `deterministic`.
         sink: `[seqlen_sink, num_heads_q]` ("sh"), alike on every rank, or `[rows, seqlen_sink, num_heads_q]` ("ssh").
-        out_dtype, grad_dtype, backend: as of flex_flash_attn_func; with a DistMaskBuffer backend is its own.
+        out_dtype, grad_dtype, backend: as in flex_flash_attn_func; a DistMaskBuffer brings its own backend.
         dsink_reduce: how the gradient of a sink that all ranks share is combined: none, sum or avg.
 
     Returns:

@@ -12,10 +12,10 @@ namespace tangram {
 
 namespace {
 
-// Remote groups end at multiples of this many global rows where nothing better is near: the height of a kernel tile.
+// A group of remote rows ends at a multiple of this many global rows if one is near: the height of a kernel tile.
 constexpr int64_t kGroupAlignment = 128;
 
-// Buffer rows of one stage, as wide as possible.
+// A maximal range of consecutive K/V buffer rows that belong to one stage.
 struct Stripe {
   Range rows;
   int stage = 0;
@@ -78,7 +78,7 @@ void assign_groups(std::vector<KvSegment>& segments, const std::vector<bool>& in
       result.push_back(rest);
       continue;
     }
-    // Every turn but the last cuts off the end of a group inside this segment.
+    // Each iteration but the last cuts the segment where a group ends.
     while (true) {
       stage_of(rest, pass) = first_stage + group;
       const int64_t goal = total * (group + 1) / num_groups;
@@ -105,7 +105,7 @@ void assign_groups(std::vector<KvSegment>& segments, const std::vector<bool>& in
   segments = std::move(result);
 }
 
-// One pass of one rank, empty stages.
+// The stages of one pass of one rank, without slices; stage 0 has the local rows.
 std::vector<Stage> empty_stages(int num_remote, bool keep_last) {
   std::vector<Stage> stages(static_cast<size_t>(num_remote) + 1);
   if (keep_last && num_remote > 0) stages.back().kept = true;
@@ -126,8 +126,8 @@ std::vector<Stage>& stages_of(RankPlan& rank, AttnPass pass) {
   return pass == AttnPass::kForward ? rank.forward : rank.backward;
 }
 
-// Room for as many copies as there are segments: the tables of many ranks are most of what a plan takes, and lists that
-// grow, all at once, would take half as much again.
+// Reserves one copy per segment. Copy lists of many ranks are most of a plan's memory; lists that grow on demand would
+// take half as much again.
 void reserve_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   const size_t num_stages = ranks.empty() ? 0 : stages_of(ranks[0], pass).size();
   std::vector<size_t> num_sends(ranks.size() * num_stages), num_recvs(num_stages);
@@ -173,7 +173,7 @@ void fill_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   }
 }
 
-// Whether the backward pass has the stages of the forward pass, as where either has one.
+// Whether each segment has the same stage in both passes, for example if each pass has one remote stage.
 bool has_same_stages(const RankPlan& rank) {
   return std::all_of(rank.segments.begin(), rank.segments.end(),
                      [](const KvSegment& segment) { return segment.stage_fwd == segment.stage_bwd; });
@@ -187,11 +187,11 @@ void copy_stages(const std::vector<Stage>& from, std::vector<Stage>& to) {
   }
 }
 
-// Sums of areas of keys before a row of the buffer, where all slices are rectangles on a coarse grid of keys, as blocks
-// are: what a stripe of keys has is a difference of two.
+// Prefix sums of visible area over buffer rows, for slices that are rectangles on a coarse grid of keys (block-sparse
+// masks). The area of a stripe is the difference of two sums.
 class AreasOfKeys {
  public:
-  // False, and nothing else may be asked, where slices are others.
+  // Builds the sums. Returns false for other slices; before() must then not be called.
   bool add_up(const RankPlan& rank) {
     constexpr int64_t kMostCells = 8;  // for a slice
     if (rank.segments.empty()) return false;
@@ -228,8 +228,8 @@ class AreasOfKeys {
  private:
   int64_t last_ = 0;
   int shift_ = 0;
-  std::vector<int64_t> rows_;   // of queries that see the keys of a cell
-  std::vector<int64_t> areas_;  // of all cells before
+  std::vector<int64_t> rows_;   // query rows that attend to a cell's keys
+  std::vector<int64_t> areas_;  // area of all cells before this one
 };
 
 }  // namespace

@@ -14,17 +14,17 @@
 namespace tangram::schedule {
 namespace {
 
-// In steps. What a whole work tile costs beside its steps, and a part, which writes float32 from registers.
+// Fixed cost in steps (tiles of keys) of a whole work tile, and of a part, which writes float32 from registers.
 constexpr double kWholeCost = 1.5;
 constexpr double kPartCost = 2.5;
-// The kernel that merges, its launch alone.
+// Launch of the combine kernel, in steps.
 constexpr double kMergeCost = 2;
 // Splitting must pay by this factor. It is not tried below so many steps of the longest work tile, or from so many work
 // tiles a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
 constexpr double kWantedGain = 1.25;
 constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostWorkTiles = 2;
-constexpr int64_t kMostParts = 6;  // a multiprocessor
+constexpr int64_t kMostParts = 6;  // per multiprocessor
 // Of masks with more work tiles only the last ones are cut, where the last wave is far from full.
 constexpr int64_t kMostWorkTilesOfLast = 40;
 constexpr int64_t kMostWavesOfLast = 1;
@@ -146,7 +146,7 @@ void run(Multiprocessors& sms, double cost, int64_t times) {
   for (int64_t i = 0; i < times; ++i) sms.run(cost);
 }
 
-/// Looks for the fastest of the divisions that it is offered.
+/// Keeps the fastest of the numbers of parts that offer() is called with.
 struct Search {
   const TileList& tiles;
   const AttnShape& shape;
@@ -161,7 +161,7 @@ struct Search {
     return tile_seconds(h200::kForward, static_cast<double>(tiles.shape.block_m * heads * tiles.shape.block_n),
                         2.0 * (shape.head_dim + shape.head_dim_v));
   }
-  /// What no schedule of whole work tiles can fall below.
+  /// Lower bound of any schedule of whole work tiles, in steps: total cost ÷ multiprocessors.
   double even_share() const {
     double sum = 0;
     for (const int64_t length : steps) sum += work_tile_cost(length);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Query tiles cut along their keys, for masks with fewer tiles than multiprocessors (few query rows, long keys).
+// Split-KV: cuts the keys of query tiles into parts, for masks with fewer tiles than multiprocessors (few query rows,
+// many keys) or a last wave that is far from full.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 #include "tangram/tile_list.hpp"
 
 namespace tangram {
-struct GpuModel;  // src/machine/gpu_model.hpp, whose changes are nothing to the kernels that read parts
+struct GpuModel;  // src/machine/gpu_model.hpp; not included, so that its changes rebuild no kernels
 }
 
 namespace tangram::schedule {
@@ -26,15 +27,14 @@ struct TileParts {
   int32_t num_parts = 0;
 };
 
-/// A tile list whose work tiles are parts of query tiles: each sees some of the keys that its rows see, and together
-/// the parts of a tile show each cell once. Tiles may stay whole. Long work tiles come before short ones, and of about
-/// equal ones first parts before second ones.
+/// A tile list whose work tiles are whole query tiles or parts of them. The parts of a tile cover each of its visible
+/// (query, key) pairs once. Order: longest first; of about equal length, first parts before second parts.
 struct PartList {
   TileList list;
   std::vector<int32_t> first_rows;  ///< of each work tile, in the workspace; -1 for whole tiles
-  std::vector<TileParts> tiles;     ///< those in parts
-  int64_t num_rows = 0;             ///< of the workspace
-  double predicted_steps = 0;       ///< of split_work_tiles: as whole_work_tiles_steps, merging included
+  std::vector<TileParts> tiles;     ///< query tiles that are cut
+  int64_t num_rows = 0;             ///< workspace rows of all parts
+  double predicted_steps = 0;       ///< set by split_work_tiles: as whole_work_tiles_steps, with combine
 };
 
 /// Cuts each work tile into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
@@ -44,8 +44,8 @@ PartList cut_work_tiles(const TileList& tiles, int64_t max_steps);
 PartList cut_work_tiles(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
 /// The work tiles in parts if that is much faster, by a simulation of the schedule and of the cost of combining parts;
-/// nothing for other masks, among them all with many tiles. Each work tile runs once for each of `num_groups` groups of
-/// heads. O(tiles), for masks with many tiles O(1).
+/// nullopt otherwise, always for many tiles. Each work tile runs once for each of `num_groups` groups of heads.
+/// O(tiles), for masks with many tiles O(1).
 std::optional<PartList> split_work_tiles(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
                                          const GpuModel& gpu);
 

@@ -16,8 +16,8 @@
 namespace tangram::comm {
 
 /// NOTE [small ranges]: a copy engine takes over 2 us for each copy, however short. A stage of many short ranges
-/// is moved by a kernel of few thread blocks instead, on the caller's stream: behind a kernel that fills the device and
-/// waits for peers it might never start, so it must be through before.
+/// is moved by a kernel of few thread blocks instead, on the caller's stream. The kernel must end before the attention
+/// kernel starts: behind one that fills the device and polls for peers' rows, it might never start.
 class CopyEnginePass final : public DevicePass {
  public:
   /// Collective, unless the spec is agreed and memory is enough; the specs of all ranks fit together.
@@ -73,7 +73,7 @@ class CopyEnginePass final : public DevicePass {
     int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
     int first_wait = 0, num_waits = 0;  // in the list of waits
     int first_signal = 0;               // in the list of signals, one for each target
-    // Of casts that are credited: in the lists of whom to tell and for whom to wait before it is sent.
+    // Group-casts with credits: ranges in credit_gives_ (peers to release to) and credit_takes_ (peers to wait for).
     bool is_credited = false;
     int first_give = 0, num_gives = 0;
     int first_take = 0, num_takes = 0;
@@ -100,7 +100,7 @@ class CopyEnginePass final : public DevicePass {
   /// Uploads the tables: those of the merge with all others, or later by themselves.
   void plan_merge(const MergeTable& table, const std::vector<int32_t>* rows);
   void before_call(cudaStream_t stream) const;
-  /// What ranks have agreed on, or tell each other now.
+  /// Rows agreed in advance, or exchanged now (collective).
   std::shared_ptr<const AgreedRows> rows_of_ranks(Caller caller) const;
   bool meets() const { return spec_.agreed == nullptr || !group_->agrees_later; }
   static void append_waits(Transfer& transfer, size_t stage, const std::vector<int>& sources,
@@ -120,7 +120,7 @@ class CopyEnginePass final : public DevicePass {
   void add_gives(WaitParams& params);
   /// `params` and before that what signal_returned has put off: to tell owners.
   WaitParams with_signals(WaitParams params);
-  /// What the kernel that merges is to do first.
+  /// The wait that the merge kernel does before it sums gradients.
   WaitParams wait_in_merge(cudaStream_t stream);
   void open(std::span<const ConstTensorView> own, cudaStream_t stream);
   std::vector<MergeParams> merges(std::span<const ConstTensorView> own, std::span<const TensorView> sums,
@@ -154,7 +154,7 @@ class CopyEnginePass final : public DevicePass {
   cuda::PackedArray cast_waits_, credit_gives_, credit_takes_, return_waits_, return_signals_;
   std::vector<std::unique_ptr<OwnedEvent>> sent_;  // by cast, of passes that reuse sources
   int num_return_waits_ = 0;
-  std::unique_ptr<cuda::PackedArrays> merge_apart_;  // of rows that are left later
+  std::unique_ptr<cuda::PackedArrays> merge_apart_;  // merge tables, if leave_rows() changes them after the upload
   cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
   cuda::PackedArray merge_rows_;   // the rows that are merged, unless all
   int64_t num_merge_rows_ = -1;    // -1: all

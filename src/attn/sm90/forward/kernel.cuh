@@ -29,9 +29,9 @@
 //   q                        kStagesQ tiles of 64 C rows; with more than one the rows of out leave from there
 //   k, v                     kStagesK and kStagesV tiles of kBlockN keys
 //   step, work_tiles, work   messages: StepMessage of a step of K, WorkTileRows of a work tile of Q, WorkMessage
-//   intervals                of each row the keys that it sees of the run at hand, its warp's own
-//   seen, range            what the service threads keep for lack of registers
-//   arrived                  which awaited keys have come
+//   intervals                visible keys of each row in the current key range; owned by the row's warp
+//   seen, local_range        state of the producer warpgroup that does not fit its registers
+//   arrived                  which awaited keys are readable
 //
 // Step kinds (StepKind, a sum of them in the word of each warpgroup): kStepSteady, kStepFirst, kStepNewRun, kStepTail,
 // kStepStop. How a consumer takes a step follows from that and from what it has pending: see ConsumerSteps.
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
     ptx::register_decrease<Traits::kProducerRegisters>();
     if (Traits::kGathered ? threadIdx.x < 32 : threadIdx.x == 0) {
       ptx::grid_dependency_wait();
-      // CTAs of the kernel that merges parts would wait on multiprocessors that sm_margin leaves free.
+      // Split-KV: CTAs of the combine kernel, launched now, would wait on multiprocessors that sm_margin keeps free.
       if constexpr (Traits::kAnyDim) {
         if (params.part_rows == nullptr) ptx::grid_dependency_launch();
       } else if constexpr (!Traits::kSplitKv) {
