@@ -197,12 +197,12 @@ struct Search {
   /// All work tiles, into parts of equal length.
   void split_all() {
     const int64_t longest = *std::max_element(steps.begin(), steps.end());
-    for (int64_t head_splits = 2; head_splits <= std::min<int64_t>(longest, num_sms);
-         head_splits += std::max<int64_t>(head_splits / 16, 1)) {
+    for (int64_t most_parts = 2; most_parts <= std::min<int64_t>(longest, num_sms);
+         most_parts += std::max<int64_t>(most_parts / 16, 1)) {
       std::vector<int64_t> num_parts;
       int64_t parts = 0;
       for (const int64_t count : steps)
-        parts += num_parts.emplace_back(parts_of(count, (longest + head_splits - 1) / head_splits));
+        parts += num_parts.emplace_back(parts_of(count, (longest + most_parts - 1) / most_parts));
       if (parts * num_groups > kMostParts * num_sms) break;
       Multiprocessors sms(num_sms);
       schedule_parts(sms, num_parts, 0);
@@ -217,10 +217,10 @@ struct Search {
     Multiprocessors before(num_sms);
     for (int64_t i = 0; i < count - most; ++i) run(before, work_tile_cost(steps[static_cast<size_t>(i)]), num_groups);
     for (int64_t first = count - most; first < count; ++first) {
-      for (const int64_t head_splits : {2, 3, 4, 6, 8}) {
-        if (head_splits * kLeastStepsOfPart > steps.back()) break;
+      for (const int64_t most_parts : {2, 3, 4, 6, 8}) {
+        if (most_parts * kLeastStepsOfPart > steps.back()) break;
         std::vector<int64_t> num_parts(steps.size(), 1);
-        std::fill(num_parts.begin() + first, num_parts.end(), head_splits);
+        std::fill(num_parts.begin() + first, num_parts.end(), most_parts);
         Multiprocessors sms = before;
         schedule_parts(sms, num_parts, static_cast<size_t>(first));
         offer(sms, num_parts);
