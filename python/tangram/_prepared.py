@@ -81,7 +81,9 @@ def _import_torch() -> Any:
     global _named_tensor
     from . import _tensor_values
 
-    _named_tensor = _tensor_values.named
+    if _named_tensor is None:
+        _tensor_values.forget_when_changed(by_ranges)
+        _named_tensor = _tensor_values.named
     return _named_tensor
 
 

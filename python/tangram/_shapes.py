@@ -32,7 +32,7 @@ def dtype_remedy(*dtypes: Any) -> str:
     if all(dtype == dtypes[0] for dtype in dtypes):
         return ""
     return (
-        ", and nothing is cast: torch.autocast leaves q and k of rotary embeddings and norms in float32, so pass "
+        ": nothing is cast, and torch.autocast leaves q and k of rotary embeddings and norms in float32, so pass "
         "q.to(v.dtype) and k.to(v.dtype)"
     )
 

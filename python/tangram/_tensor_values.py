@@ -10,18 +10,18 @@ call compares on the GPU: if values have changed, its results become NaN, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from ctypes import string_at
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import _core, _cuda, _prepared
+from . import _core, _cuda
 from ._cache import BoundedCache
 from .errors import InvalidArgument
 
-_by_place: list[BoundedCache[Any]] = [_prepared.by_ranges]
+_by_place: list[BoundedCache[Any]] = []
 _of_graphs: set[Watched] = set()
 """Which captured CUDA graphs read: it is not known when they end."""
 
@@ -37,10 +37,12 @@ def values_of(tensor: Tensor) -> Hashable:
         return (tensor.dtype, tensor.shape, tuple(tensor.flatten().tolist()))
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    return (tensor.dtype, tensor.shape, string_at(tensor.data_ptr(), tensor.nbytes))
+    # Not nbytes, at which torch.compile fails if it traces this frame, where it begins anew below a graph break.
+    num_bytes = tensor.numel() * tensor.element_size()
+    return (tensor.dtype, tensor.shape, string_at(tensor.data_ptr(), num_bytes))
 
 
-def _named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
+def named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
     """The tensor, and what stands for its values in a call on GPU `device` (-1: the host).
 
     A tensor in the memory of that GPU stays there and is named by its place; the call must watch it. All others are in
@@ -53,10 +55,6 @@ def _named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
     if tensor.device.type != "cpu":
         tensor = _cuda.on_host(tensor)
     return tensor, values_of(tensor)
-
-
-# It looks at memory: its frame must not be traced where torch.compile begins anew below a graph break.
-named: Callable[[Tensor, int], tuple[Tensor, Hashable]] = torch.compiler.disable(_named)  # type: ignore[no-untyped-call]
 
 
 class Watched:

@@ -193,8 +193,10 @@ def _calc(
         def compute(q: Tensor) -> Results:
             attention = _attention(q, v, sink, key, sink_layout, backend, out_dtype)
             options = _options(scale, softcap, deterministic)
-            rows = (_rows(q), kv_rows(k), kv_rows(v), sink_values(sink))
-            return forward_of(attention, *rows, sink_layout, None, options, out_dtype, max_logits)
+            k_rows, v_rows, sinks = kv_rows(k), kv_rows(v), sink_values(sink)
+            return forward_of(
+                attention, _rows(q), k_rows, v_rows, sinks, sink_layout, None, options, out_dtype, max_logits
+            )
 
         results = forward_pass("calc_attn", compute, q)
     out, lse, *peaks = results

@@ -62,7 +62,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *of_batches: st
     if q.dtype not in _NAMES or k.dtype != q.dtype or v.dtype != q.dtype:
         raise InvalidArgument(
             "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16"
-            f"{dtype_remedy(q.dtype, k.dtype, v.dtype)} (got q={q.dtype}, k={k.dtype}, v={v.dtype})"
+            f" (got q={q.dtype}, k={k.dtype}, v={v.dtype}){dtype_remedy(q.dtype, k.dtype, v.dtype)}"
         )
     if k.device != q.device or v.device != q.device or (sink is not None and sink.device != q.device):
         raise InvalidArgument(

@@ -222,11 +222,11 @@ def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: A
     reason = (
         f"calc_attn: q must be the shard {list(shape_q)} of the key, k and v {list(shape_k)} (v of any dim), of one "
         f"dtype of float32, bfloat16, float16, and lie on one device with the sink, which has three dims where each "
-        f"row has sinks of its own, 'ssh'{dtype_remedy(q.dtype, k.dtype, v.dtype)} (got {shown})"
+        f"row has sinks of its own, 'ssh' (got {shown})"
     )
     if not torch.compiler.is_compiling():
-        key.group.refuse(_cuda.device_of(q), reason)
-    raise InvalidArgument(reason)
+        key.group.refuse(_cuda.device_of(q), reason)  # which peers get shortened, so without the remedy
+    raise InvalidArgument(reason + dtype_remedy(q.dtype, k.dtype, v.dtype))
 
 
 def _calc_otherwise(

@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..errors import InvalidArgument
 from ._arrays import Array, Device, is_tensor, on_host, placed
 
-if TYPE_CHECKING:
-    from ._tree import Tree
+Tree = Any
+"""The class of _tree.py, which imports this module."""
 
 
 class Targets:
@@ -81,7 +81,7 @@ class Targets:
     def local(self, key: Any) -> Targets:
         """The edges whose rows `tangram.dispatch(x, key)` gave this rank, as rows of its shard. Sends nothing."""
         from .._runtime_key import require_key
-        from ..distributed import get_position_ids
+        from ..distributed import get_loss_mask, get_position_ids
 
         key = require_key("Targets.local", key)
         if key.total_seqlen_q != self._num_rows or self._num_rows != self._tree.num_rows:
@@ -90,8 +90,9 @@ class Targets:
                 f"whole tree (got a key of {key.total_seqlen_q} rows, targets of {self._num_rows})"
             )
         held = get_position_ids(key).numpy()
-        shard_row = np.full(max(self._num_rows, int(held.max(initial=-1)) + 1), -1, np.int64)
-        shard_row[held] = np.arange(held.size)
+        is_real = get_loss_mask(key).numpy().astype(bool)  # padded rows have the position of another row
+        shard_row = np.full(self._num_rows, -1, np.int64)
+        shard_row[held[is_real]] = np.flatnonzero(is_real)
         rows = shard_row[self._rows]
         here = rows >= 0
         has_edge = self._has_edge.copy()
