@@ -46,7 +46,7 @@ def register(operator: Any, pairs_of: Callable[..., int]) -> None:
 
 
 def register_backward(operator: Any, pairs_of: Callable[..., int]) -> None:
-    """The same of a backward operator, whose arguments behind dout are q, k and v."""
+    """As above, for a backward operator, whose arguments behind dout are q, k and v."""
 
     def backward(*arguments: Any, out_val: Any = None) -> int:
         q, v = arguments[1], arguments[3]

@@ -71,9 +71,10 @@ void Refiner::start(std::span<const RankRun> map, double tolerance) {
   rows_.assign(components_.size(), 0);
   remote_rows_ = 0;
   rank_rows_.assign(components_.size(), {});
+  new_rank_rows_.clear();
+  a_ = b_ = -1;  // no move is tried: all ranks are counted
   for (size_t i = 0; i < components_.size(); ++i) {
     if (keeps_rank_rows(i)) rank_rows_[i].assign(static_cast<size_t>(cp_size_), kUnknown);
-    a_ = b_ = -1;
     set_rows(i, count_rows(i));
   }
 }

@@ -10,8 +10,8 @@
 namespace tangram::sm90 {
 
 inline GpuModel gpu_of_current_device() {
-  const cuda::DeviceInfo& mask_info = cuda::info_of_current_device();
-  return {mask_info.multiprocessors, mask_info.l2_bytes, mask_info.memory_bytes_per_s};
+  const cuda::DeviceInfo& device = cuda::info_of_current_device();
+  return {device.multiprocessors, device.l2_bytes, device.memory_bytes_per_s};
 }
 
 }  // namespace tangram::sm90

@@ -131,10 +131,10 @@ TANGRAM_HOST_DEVICE void count_tile(const Team& team, const Build& build, int in
               : pack_pieces(pass.head_splits + first, num_head_splits, pass.open_runs + first, pass.next + first);
   }
   team.sync();
-  const Tile mask_info = *tile;
+  const Tile known = *tile;
   int64_t cost = 0, in_pieces = 0, count = 0, from_first = 0, to_end = 0;
-  for_each(team, mask_info.num_runs, [&](int32_t r) {
-    const Run run = run_of(pass, mask_info, r);
+  for_each(team, known.num_runs, [&](int32_t r) {
+    const Run run = run_of(pass, known, r);
     cost += tiles_of(run.key_end - run.key_begin, pass.block_keys);
     in_pieces += run.first != run.last;
     if (index == 0) return;
@@ -152,9 +152,9 @@ TANGRAM_HOST_DEVICE void count_tile(const Team& team, const Build& build, int in
   if (team.rank() != 0) return;
   pass.costs[at] = static_cast<int32_t>(cost);
   tile->count = static_cast<int32_t>(count);
-  tile->first = mask_info.num_runs == 0 || index == 0 ? 0 : state.num_q_tiles - static_cast<int32_t>(from_first);
+  tile->first = known.num_runs == 0 || index == 0 ? 0 : state.num_q_tiles - static_cast<int32_t>(from_first);
   tile->end = static_cast<int32_t>(to_end);
-  pass.first_run[at] = mask_info.num_runs;
+  pass.first_run[at] = known.num_runs;
   pass.first_interval[at] = static_cast<int32_t>(in_pieces) * (end - begin);
 }
 

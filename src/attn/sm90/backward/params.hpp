@@ -82,8 +82,8 @@ struct Params {
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was
                      ///< one
-  const BackwardMaskInfo*
-      mask_info;                 ///< null, or in place of num_work_tiles, walk and zeroed_sums: of a buffer for lists
+  /// Null, or in place of num_work_tiles, walk and zeroed_sums: of a buffer for lists.
+  const BackwardMaskInfo* mask_info;
   int32_t head_dim, head_dim_v;  ///< read by kernels for any of a class
 };
 
