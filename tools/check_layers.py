@@ -27,6 +27,7 @@ ALLOWED = {
 # Public headers that belong to a layer; one that is not listed is core's. Files that may see the layer may include
 # them.
 HEADER_LAYER = {
+    "gpu_model": "machine",
     "machine": "machine",
     "config": "plan",
     "plan": "plan",

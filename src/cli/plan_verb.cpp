@@ -15,9 +15,10 @@
 #include "cli/report/html_report.hpp"
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
+#include "comm/copy_engine/kernel_transfers.hpp"
 #include "core/require.hpp"
-#include "plan/program/emit.hpp"
 #include "plan/program/text.hpp"
+#include "runtime/gpu_target.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::cli {
@@ -33,14 +34,11 @@ struct PlanVerbOptions {
   std::string target = "host";
 };
 
-/// What GPUs run that copy engines connect: one call of attention a pass, which waits, where K/V alone move.
-ProgramTarget gpu_target() {
-  ProgramTarget target;
-  target.forward_calls = target.backward_calls = KeyCalls::kAsTheyCome;
-  target.local_kv_halo = AttnBackend::kLocalKvHalo;
-  target.stores_at_owners = true;
-  return target;
-}
+/// GPUs of one host, one a rank, that copy engines connect. Masks of scattered blocks, whose calls begin once all keys
+/// are there, are not looked for.
+constexpr GpuAbilities kGpusOfOneHost{.transfers = kCopyEngineTransfers,
+                                      .max_ready_flags = AttnBackend::kMaxKeyFlags,
+                                      .local_kv_halo = AttnBackend::kLocalKvHalo};
 
 /// What a rank does in a step, forward and backward.
 std::string programs_text(const Plan& plan, int rank, const std::string& target_name) {
@@ -50,7 +48,8 @@ std::string programs_text(const Plan& plan, int rank, const std::string& target_
   CallShape call = CallShape::with_results(plan.config.heads.dtype, plan.config.heads.dtype);
   const bool keeps = can_keep(plan);
   call.keeps = keeps;
-  const ProgramTarget target = on_gpus ? gpu_target() : kHostTarget;
+  const ProgramTarget target =
+      on_gpus ? gpu_target(plan, rank, kGpusOfOneHost, DeviceOverlap::kAuto, DeviceOverlap::kAuto, true) : kHostTarget;
   std::string text =
       fmt::format("rank {} of {}, forward, on {}\n", rank, plan.cp_size(), on_gpus ? "GPUs" : "the host");
   text += program_text(forward_program(plan, rank, call, target));

@@ -9,7 +9,7 @@
 
 #include "core/async_task.hpp"
 #include "core/require.hpp"
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "runtime/current_device.hpp"
 #include "runtime/head_loop.hpp"
 #include "schedule/ready_order.hpp"

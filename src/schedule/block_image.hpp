@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/group_work_tiles.hpp"
 #include "schedule/key_image.hpp"

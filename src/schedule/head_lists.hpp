@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/kv_splits.hpp"
 #include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"

@@ -4,7 +4,7 @@
 // The rule of tile_schedule_heuristic.hpp as a TileSchedule.
 #pragma once
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/tile_schedule.hpp"
 #include "tangram/attn_shape.hpp"

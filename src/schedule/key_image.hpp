@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/builder/team.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"

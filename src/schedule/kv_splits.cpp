@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/multiprocessors.hpp"
 #include "schedule/tile_list.hpp"
 
@@ -150,6 +150,7 @@ void run(Multiprocessors& sms, double cost, int64_t times) {
 struct Search {
   const TileList& tiles;
   const AttnShape& shape;
+  const GpuModel& gpu;
   int64_t num_groups;
   int num_sms;
   std::vector<int64_t> steps;
@@ -158,8 +159,8 @@ struct Search {
 
   double step_seconds() const {
     const int64_t heads = shape.num_heads_q / num_groups;  // whose rows share a tile
-    return tile_seconds(h200::kForward, static_cast<double>(tiles.shape.block_m * heads * tiles.shape.block_n),
-                        2.0 * (shape.head_dim + shape.head_dim_v));
+    return gpu.forward_tile_seconds(static_cast<double>(tiles.shape.block_m * heads * tiles.shape.block_n),
+                                    2.0 * (shape.head_dim + shape.head_dim_v));
   }
   /// Lower bound of any schedule of whole work tiles, in steps: total cost ÷ multiprocessors.
   double even_share() const {
@@ -187,7 +188,7 @@ struct Search {
       if (num_parts[i] > 1) rows += num_parts[i] * (tiles.work_tiles[i].row_end - tiles.work_tiles[i].row_begin);
     }
     const double bytes = static_cast<double>(rows * shape.num_heads_q * shape.head_dim_v) * 2 * sizeof(float);
-    const double time = sms.end() + kMergeCost + bytes / h200::kStreamBytesPerS / step_seconds();
+    const double time = sms.end() + kMergeCost + bytes / gpu.stream_bytes_per_s / step_seconds();
     if (time <= best) {
       best = time;
       best_parts = num_parts;
@@ -262,7 +263,7 @@ std::optional<PartList> split_work_tiles(const TileList& tiles, const AttnShape&
   const int num_sms = gpu.multiprocessors;
   const int64_t work_tiles = static_cast<int64_t>(tiles.work_tiles.size());
   if (work_tiles == 0 || work_tiles * num_groups > kMostWorkTilesOfLast * num_sms) return {};
-  Search search{tiles, shape, num_groups, num_sms, {}, 0, {}};
+  Search search{tiles, shape, gpu, num_groups, num_sms, {}, 0, {}};
   search.steps.reserve(tiles.work_tiles.size());
   for (const MaskTile& work_tile : tiles.work_tiles) search.steps.push_back(steps_of(tiles, work_tile));
   // Lists for awaited keys do not begin with their longest work tiles.

@@ -8,7 +8,7 @@
 #include <optional>
 #include <span>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/tile_schedule.hpp"
 
 namespace tangram::schedule {

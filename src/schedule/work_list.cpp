@@ -109,19 +109,19 @@ void add_turns(WorkList& work) {
 
 /// Seconds from the begin of a call to that of its main kernel: what comes first reads out and dout of all rows,
 /// and may zero the sums of dq, as fast as the memory allows.
-double seconds_before(const AttnShape& shape, bool zeroes_sums) {
+double seconds_before(const AttnShape& shape, const GpuModel& gpu, bool zeroes_sums) {
   const int element_bytes = 4 * shape.head_dim_v + (zeroes_sums ? 4 * shape.head_dim : 0);
-  return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / h200::kStreamBytesPerS;
+  return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / gpu.stream_bytes_per_s;
 }
 
 /// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call. This is an
 /// estimate: the amount is known, and one link carries it. By index into of_keys; empty where all keys come while the
 /// kernels before the main one run: then tiles are scheduled as if none were awaited.
 std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
-                                   const AwaitedKeys& awaited_keys, double before_s) {
+                                   const GpuModel& gpu, const AwaitedKeys& awaited_keys, double before_s) {
   if (awaited_keys.empty()) return {};
   const double cells = static_cast<double>(tiles.shape.block_m) * tiles.shape.block_n;
-  const double step_s = tile_seconds(h200::kBackward, cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
+  const double step_s = gpu.backward_tile_seconds(cells, 6.0 * shape.head_dim + 4.0 * shape.head_dim_v);
   const double bytes =
       2.0 * static_cast<double>(awaited_keys.num_keys()) * shape.num_heads_kv * (shape.head_dim + shape.head_dim_v);
   std::vector<double> arrives;
@@ -129,7 +129,7 @@ std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents
   bool any = false;
   for (const size_t i : extents.work_tile) {
     const int turn = awaited_keys.turn(tiles.work_tiles[i].row_begin, tiles.work_tiles[i].row_end);
-    const double ready_s = bytes / h200::kInside.bytes_per_s * turn / awaited_keys.num_turns();
+    const double ready_s = bytes / gpu.link_bytes_per_s * turn / awaited_keys.num_turns();
     arrives.push_back(std::max(0.0, ready_s - before_s) / step_s);
     any = any || arrives.back() > 0;
   }
@@ -259,7 +259,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   work.zeroed_sums = zeroes_sums(direction.same_begin, is_scattered(visits.tiles, visits.between), visits.tiles,
                                  static_cast<int64_t>(work.q_tiles.size()));
   const std::vector<double> arrives =
-      ready_in_steps(tiles, extents, shape, awaited_keys, seconds_before(shape, work.zeroed_sums));
+      ready_in_steps(tiles, extents, shape, gpu, awaited_keys, seconds_before(shape, gpu, work.zeroed_sums));
   const std::vector<WorkTile> of_tiles = work_tiles_of_tiles(tiles, extents, covered.keys);
   AttnShape all_groups = shape;
   all_groups.num_heads_q *= options.num_groups;

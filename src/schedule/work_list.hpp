@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/awaited_keys.hpp"
 #include "schedule/key_work_tiles.hpp"
 #include "schedule/tile_schedule.hpp"

@@ -63,6 +63,17 @@ TEST(PlanVerb, PrintsTheProgramThatGpusRun) {
             0);
 }
 
+TEST(PlanVerb, RingsOfGpusReuseTheirBuffersByCredits) {
+  const auto program = [](const std::string& target) {
+    const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "8192", "--cp-size", "8",
+                                              "--strategy", "ring", "--program", "0", "--target", target});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(program("gpu"), HasSubstr("release "));
+  EXPECT_THAT(program("host"), Not(HasSubstr("release ")));
+}
+
 /// Without line breaks and other white space, since pages break lines elsewhere.
 std::string without_space(std::string text) {
   std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });

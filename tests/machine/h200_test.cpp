@@ -6,7 +6,7 @@
 // them.
 #include <gtest/gtest.h>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "machine/measured_kernels.hpp"
 
 namespace tangram {
@@ -43,7 +43,10 @@ TEST(H200, SchedulesSeeTheSameDevice) {
   const MachineModel machine;
   EXPECT_EQ(GpuModel().multiprocessors, machine.workers);
   // A step of the forward kernel, 128 rows by 128 keys on one multiprocessor: as measured, about 1.5 us.
-  EXPECT_NEAR(tile_seconds(machine.forward, 128 * 128, 512), 1.5e-6, 0.1e-6);
+  EXPECT_NEAR(GpuModel().forward_tile_seconds(128 * 128, 512), 1.5e-6, 0.1e-6);
+  EXPECT_EQ(GpuModel().forward_flops_per_s, machine.forward.flops_per_s);
+  EXPECT_EQ(GpuModel().backward_flops_per_s, machine.backward.flops_per_s);
+  EXPECT_EQ(GpuModel().link_bytes_per_s, machine.inside.bytes_per_s);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "reference/cells.hpp"
 #include "reference/mask_cases.hpp"
 #include "reference/tile_runs.hpp"

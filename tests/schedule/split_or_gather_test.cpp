@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/tile_list.hpp"
 
 namespace tangram::schedule {

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/makespan.hpp"
 #include "schedule/tile_list.hpp"

@@ -5,13 +5,15 @@
 #pragma once
 
 #include "cuda/device_info.hpp"
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::sm90 {
 
 inline GpuModel gpu_of_current_device() {
   const cuda::DeviceInfo& device = cuda::info_of_current_device();
-  return {device.multiprocessors, device.l2_bytes, device.memory_bytes_per_s};
+  return {.multiprocessors = device.multiprocessors,
+          .l2_bytes = device.l2_bytes,
+          .memory_bytes_per_s = device.memory_bytes_per_s};
 }
 
 }  // namespace tangram::sm90

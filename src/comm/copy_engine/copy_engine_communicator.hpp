@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/copy_engine/kernel_transfers.hpp"
 #include "comm/copy_engine/slot_area.hpp"
 #include "comm/device/group_state.hpp"
 #include "comm/device/kernels.hpp"
@@ -78,9 +79,7 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return to_string(DeviceTransport::kCopyEngine); }
   int device() const override { return group_->heap.device(); }
   Communicator& control() override { return group_->state.control(); }
-  KernelTransfers kernel_transfers() const override {
-    return {.wait_for_rows = true, .store_at_owners = true, .recv_buffer_reuse = RecvBufferReuse::kByCredit};
-  }
+  KernelTransfers kernel_transfers() const override { return kCopyEngineTransfers; }
 
   Agreement* agreement() override { return group_->agrees_later ? &group_->state.agreement() : nullptr; }
   std::optional<bool> shares_gpus() const override { return group_->heap.shares_gpus(); }

@@ -22,6 +22,7 @@
 #include "runtime/device/owner_kernels.hpp"
 #include "runtime/device/program_attention.hpp"
 #include "runtime/device/row_kernels.hpp"
+#include "runtime/gpu_target.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/rows.hpp"
 #include "tangram/error.hpp"
@@ -118,22 +119,6 @@ bool share_gpus(DeviceCommunicator& communicator) {
   return std::adjacent_find(numbers.begin(), numbers.end()) != numbers.end();
 }
 
-/// What becomes of a pass of `num_stages`; throws NotAvailable where one kernel is wanted that cannot wait.
-KeyCalls resolve_calls(DeviceOverlap wanted, int num_stages, const DeviceCommunicator& communicator,
-                       const AttnBackend& backend, bool gpus_are_shared) {
-  if (wanted == DeviceOverlap::kStages) return KeyCalls::kByStage;
-  if (wanted == DeviceOverlap::kNone || num_stages == 1) return KeyCalls::kOnce;
-  const int num_flags = (num_stages - 1) * communicator.size();
-  const bool can = backend.can_wait_for_keys() && communicator.kernel_transfers().wait_for_rows &&
-                   num_flags <= AttnBackend::kMaxKeyFlags;
-  if (can && !(wanted == DeviceOverlap::kAuto && gpus_are_shared)) return KeyCalls::kAsTheyCome;
-  if (wanted == DeviceOverlap::kAuto) return KeyCalls::kByStage;
-  throw NotAvailable(
-      fmt::format("DistAttention: single_launch needs a transport with arrival flags, a backend that waits for "
-                  "them, and at most {} stages times ranks (got {}, {}, {})",
-                  AttnBackend::kMaxKeyFlags, communicator.name(), backend.name(), num_flags));
-}
-
 /// Whether all ranks' attention is fastest on keys that have come: each rank knows the work of all.
 bool want_all_keys(const RankContext& base) {
   for (int rank = 0; rank < base.plan->cp_size(); ++rank) {
@@ -144,40 +129,18 @@ bool want_all_keys(const RankContext& base) {
 }
 
 /// Collective where the communicator does not know who shares GPUs.
-ProgramTarget key_target(const RankContext& base, DeviceCommunicator& communicator,
-                         const DistAttentionOptions& options) {
+GpuAbilities abilities_of(const RankContext& base, DeviceCommunicator& communicator) {
   const AttnBackend& backend = *base.backend;
-  const RankPlan& rank = base.rank_plan();
-  const bool shared = share_gpus(communicator);
-  ProgramTarget target;
-  target.forward_calls =
-      resolve_calls(options.forward, static_cast<int>(rank.forward.size()), communicator, backend, shared);
-  if (options.with_backward) {
-    target.backward_calls =
-        resolve_calls(options.backward, static_cast<int>(rank.backward.size()), communicator, backend, shared);
-  }
-  const bool wants_all = want_all_keys(base);
-  const auto wait_first = [&](DeviceOverlap wanted, KeyCalls& calls) {
-    if (wants_all && wanted == DeviceOverlap::kAuto && calls == KeyCalls::kAsTheyCome) calls = KeyCalls::kOnce;
-  };
-  wait_first(options.forward, target.forward_calls);
-  wait_first(options.backward, target.backward_calls);
-  const bool are_all_there = target.forward_calls == KeyCalls::kOnce && target.backward_calls == KeyCalls::kOnce;
-  if (backend.supports_local_kv() && !(wants_all && are_all_there)) {
-    target.local_kv_halo = AttnBackend::kLocalKvHalo;
-  }
-  target.stores_at_owners = communicator.kernel_transfers().store_at_owners;
-  return target;
-}
-
-/// Where peers push, a step between ranks hides that they tell each other; else ranks move in step anyhow.
-int ring_buffer_steps(const DeviceCommunicator& communicator) {
-  switch (communicator.kernel_transfers().recv_buffer_reuse) {
-    case RecvBufferReuse::kNone: return -1;
-    case RecvBufferReuse::kInOrder: return 0;
-    case RecvBufferReuse::kByCredit: return 1;
-  }
-  return -1;
+  GpuAbilities abilities;
+  abilities.transfers = communicator.kernel_transfers();
+  abilities.transport = communicator.name();
+  abilities.backend = backend.name();
+  if (!moves_kv_alone(*base.plan)) return abilities;
+  if (backend.can_wait_for_keys()) abilities.max_ready_flags = AttnBackend::kMaxKeyFlags;
+  if (backend.supports_local_kv()) abilities.local_kv_halo = AttnBackend::kLocalKvHalo;
+  abilities.shares_gpus = share_gpus(communicator);
+  abilities.wants_all_keys = want_all_keys(base);
+  return abilities;
 }
 
 /// What the options mean for programs over these ranks. Collective.
@@ -197,8 +160,8 @@ ProgramOptions program_options(const RankContext& base, DeviceCommunicator& comm
   how.overlaps_backward = by_calls || options.backward != DeviceOverlap::kNone;
   how.margin_beside_transfers = order != LaunchOrder::kSmMargin ? 0 : sm_margin > 0 ? sm_margin : -1;
   how.starts_transfers_first = order == LaunchOrder::kKernelBarrier;
-  if (by_calls) how.target = key_target(base, communicator, options);
-  how.target.ring_buffer_steps = ring_buffer_steps(communicator);
+  how.target = gpu_target(plan, base.rank, abilities_of(base, communicator), options.forward, options.backward,
+                          options.with_backward);
   return how;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/require.hpp"
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/buffer_capacity.hpp"
 #include "schedule/builder/block_build.hpp"
 #include "schedule/key_image.hpp"

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "machine/gpu_model.hpp"
+#include "tangram/gpu_model.hpp"
 #include "schedule/builder/blocks.hpp"
 #include "schedule/builder/places.hpp"
 #include "schedule/mask_image.hpp"
