@@ -35,6 +35,7 @@ HEADER_LAYER = {
     "shard_map": "plan",
     "simulate": "plan",
     "attention": "attn",
+    "mask_slot": "attn",
     "token_attention": "attn",
     "backends": "attn",
     "communicator": "comm",

@@ -82,7 +82,7 @@ Time median_time(int num_runs, Function&& function) {
 void measure(const CpuBackend& backend, const Case& c, int num_runs) {
   const AttnShape shape{c.seqlen, c.seqlen, c.heads, c.heads, c.dim, c.dim, c.dtype};
   const std::vector<AttnSlice> slices = slices_of(c.mask, c.seqlen);
-  const auto mask = backend.prepare(slices, shape, nullptr);
+  const auto mask = make_mask_slot(backend, slices, shape);
   const HostTensor q = random_tensor(c.dtype, c.seqlen, c.heads, c.dim, 1);
   const HostTensor k = random_tensor(c.dtype, c.seqlen, c.heads, c.dim, 2);
   const HostTensor v = random_tensor(c.dtype, c.seqlen, c.heads, c.dim, 3);

@@ -97,7 +97,7 @@ class AlonePasses final : public MeasuredPasses {
   TimedCall forward() override {
     return {[this] {
               each([this](const Part& part) {
-                backend_.forward(*part.prepared, forward_args<AttnForwardArgs>(part.on), stream_);
+                backend_.forward(*part.slot, forward_args<AttnForwardArgs>(part.on), stream_);
               });
             },
             stream_};
@@ -105,7 +105,7 @@ class AlonePasses final : public MeasuredPasses {
   TimedCall backward() override {
     return {[this] {
               each([this](const Part& part) {
-                backend_.backward(*part.prepared, backward_args<AttnBackwardArgs>(part.on), stream_);
+                backend_.backward(*part.slot, backward_args<AttnBackwardArgs>(part.on), stream_);
               });
             },
             stream_};
@@ -113,14 +113,14 @@ class AlonePasses final : public MeasuredPasses {
 
  private:
   struct Part {
-    std::unique_ptr<PreparedMask> prepared;
+    std::unique_ptr<MaskSlot> slot;
     Operands on;
     int num_calls;
   };
   void add(std::span<const AttnSlice> slices, const AttnShape& shape, int num_calls) {
     const HeadConfig heads{shape.num_heads_q, shape.num_heads_kv, shape.head_dim, shape.head_dim_v, shape.dtype};
     parts_.push_back(
-        {prepare_slices(backend_, slices, shape), Operands(shape.seqlen_q, shape.seqlen_k, heads, 1), num_calls});
+        {make_mask_slot(backend_, slices, shape), Operands(shape.seqlen_q, shape.seqlen_k, heads, 1), num_calls});
   }
   template <class Call>
   void each(Call call) const {

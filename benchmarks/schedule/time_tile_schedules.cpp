@@ -23,9 +23,8 @@
 #include <tuple>
 #include <vector>
 
-#include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/metadata.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
 #include "runtime/random_values.hpp"
@@ -68,29 +67,29 @@ class Problem {
         dk_(shape_.seqlen_k, shape_.num_heads_kv, shape_.head_dim, 7),
         dv_(shape_.seqlen_k, shape_.num_heads_kv, shape_.head_dim, 8),
         lse_(static_cast<size_t>(shape_.seqlen_q * shape_.num_heads_q) * sizeof(float)) {
-    const TileList tiles =
-        schedule::build_tile_list(of.slices, shape_.seqlen_q, shape_.seqlen_k, *backend_.tile_shape(shape_));
-    prepared_ = backend_.prepare(of.slices, shape_, &tiles);
+    const std::unique_ptr<MaskSlot> slot =
+        make_mask_slot(backend_, of.slices, shape_, {.passes = AttnPasses::kForward});
     AttnForwardArgs args;
     set_operands(args);
-    backend_.forward(*prepared_, args);
+    backend_.forward(*slot, args);
   }
 
   test::ScheduleProblem& mask() { return mask_; }
 
-  /// A list with this schedule; kept by the caller while it is timed.
-  std::unique_ptr<sm90::backward::DeviceWorkList> lists(const test::ScheduleCase& of,
-                                                        const schedule::TileSchedule& how) {
+  /// A slot with a list of this schedule; kept by the caller while it is timed.
+  std::unique_ptr<MaskSlot> lists(const test::ScheduleCase& of, const schedule::TileSchedule& how) {
     // Deterministic calls are not scheduled in pieces by length (docs/design/tile_schedule.md).
     const BackwardCalls calls = how.max_steps > 0 ? BackwardCalls::kDefault : BackwardCalls::kBoth;
-    const schedule::WorkList work =
+    schedule::WorkList work =
         schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {calls, how});
-    return std::make_unique<sm90::backward::DeviceWorkList>(work, shape_);
+    const MaskParts parts = calls == BackwardCalls::kDefault ? MaskParts(MaskPart::kBackward) : kBackwardParts;
+    std::unique_ptr<MaskSlot> slot = backend_.make_slot(shape_);
+    backend_.install(
+        *slot, std::make_unique<sm90::BackwardMetadata>(parts, std::move(work), std::nullopt, sm90::KeySources()));
+    return slot;
   }
 
-  void backward(std::unique_ptr<sm90::backward::DeviceWorkList>& lists, bool deterministic) {
-    sm90::Sm90Mask& mask = sm90::as_sm90(*prepared_);
-    std::swap(mask.backward, lists);
+  void backward(MaskSlot& lists, bool deterministic) {
     AttnBackwardArgs args;
     set_operands(args);
     args.dout = dout_.view();
@@ -98,8 +97,7 @@ class Problem {
     args.dk = dk_.view();
     args.dv = dv_.view();
     args.options.deterministic = deterministic;
-    backend_.backward(*prepared_, args);
-    std::swap(mask.backward, lists);
+    backend_.backward(lists, args);
   }
 
  private:
@@ -117,7 +115,6 @@ class Problem {
   test::ScheduleProblem mask_;
   Tensor q_, k_, v_, out_, dout_, dq_, dk_, dv_;
   cuda::DeviceBuffer lse_;
-  std::unique_ptr<PreparedMask> prepared_;
 };
 
 /// The schedules of all candidates, or of the tried ones; without two that put the same work tiles in the same order.
@@ -164,7 +161,7 @@ void time_case(const test::ScheduleCase& of, const std::string& machine, std::sp
   struct Timed {
     schedule::TileSchedule how;
     bool deterministic;
-    std::unique_ptr<sm90::backward::DeviceWorkList> lists;
+    std::unique_ptr<MaskSlot> lists;
   };
   std::vector<Timed> all;
   const GpuModel gpu = sm90::gpu_of_current_device();
@@ -175,7 +172,7 @@ void time_case(const test::ScheduleCase& of, const std::string& machine, std::sp
   }
   std::vector<bench::TimedCall> calls;
   for (Timed& timed : all) {
-    calls.push_back({[&problem, &timed] { problem.backward(timed.lists, timed.deterministic); }});
+    calls.push_back({[&problem, &timed] { problem.backward(*timed.lists, timed.deterministic); }});
   }
   const std::vector<bench::CallTime> times = bench::measure_in_turns(control, kRepeats, calls);
   const AttnShape& s = of.shape;

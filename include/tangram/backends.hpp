@@ -31,6 +31,8 @@ struct AttnBackendInfo {
   bool available = false;
   /// What it will use (`avx512, 8 threads`), or why it cannot run here.
   std::string detail;
+  /// Where its tensors lie without AttnBackendOptions::host_memory.
+  MemoryKind memory = MemoryKind::kHost;
 };
 
 /// Every backend of this build, best first.

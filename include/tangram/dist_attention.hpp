@@ -122,7 +122,7 @@ struct MemoryUse {
 /// How a pass on GPUs lays its transfers beside its kernels.
 enum class DeviceOverlap : int {
   kAuto = 0,      ///< kSingleLaunch where transport and backend can and no two ranks share a GPU, or kNone where all
-                  ///< ranks' masks are such as AttnBackend::wants_all_keys says; else kStages
+                  ///< ranks' masks are such as AttnBackend::backward_part loads chosen keys of; else kStages
   kSingleLaunch,  ///< one kernel over all keys that waits inside for each tile of keys where it needs it. Ranks that
                   ///< share a GPU must leave each other room (AttnOptions::sm_margin), or they wait for ever
   kStages,        ///< one kernel a stage of the plan; rows of later stages move meanwhile
@@ -166,7 +166,7 @@ class DistAttention {
  public:
   /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, when cp_size
   /// is not the communicator's size, when the backend works on memory of the other kind, or when queries move and it
-  /// does not take delta (AttnBackend::takes_delta). `communicator` and `backend` must outlive the object.
+  /// does not take delta (AttnCaps::delta). `communicator` and `backend` must outlive the object.
   DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
   /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of

@@ -78,10 +78,10 @@ class MaskBuffer {
   int64_t num_masks() const { return num_masks_; }
 
   /// What calls need as their workspace, see AttnWorkspace; on a backend with buffers the same for all masks.
-  int64_t forward_workspace_bytes() const;
-  int64_t backward_workspace_bytes() const;
-  int64_t device_bytes() const { return prepared_ == nullptr ? 0 : prepared_->device_bytes(); }
-  int64_t host_bytes() const { return prepared_ == nullptr ? 0 : prepared_->host_bytes(); }
+  int64_t forward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kForward); }
+  int64_t backward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kBackward); }
+  int64_t device_bytes() const { return slot_->device_bytes(); }
+  int64_t host_bytes() const { return slot_->host_bytes(); }
 
   /// As AttnBackend::forward and backward; AttnOptions::deterministic of backward() as in the capacity. Throw
   /// InvalidArgument before the first set(), and for a pass that the capacity is not for.
@@ -91,13 +91,13 @@ class MaskBuffer {
  private:
   void check_call(const char* function, AttnPasses other) const;
   void set_data(const MaskData& data, void* stream);
+  bool is_padded() const;
 
   AttnShape shape_;
   MaskCapacity capacity_;
   const AttnBackend* backend_;
-  std::unique_ptr<PreparedMask> prepared_;               // null on a backend without buffers before the first set()
-  std::vector<std::unique_ptr<PreparedMask>> by_group_;  // in place of it there, of head groups
-  std::shared_ptr<const HostCapacity> room_;             // there
+  std::unique_ptr<MaskSlot> slot_;
+  std::shared_ptr<const HostCapacity> room_;  // on a backend without padded slots
   int64_t num_masks_ = 0;
 };
 

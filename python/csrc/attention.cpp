@@ -88,7 +88,7 @@ class SharedFlexAttention final : public SharedAttention {
   std::atomic<int64_t> host_bytes_ = 0, device_bytes_ = 0;
 };
 
-/// Graphs that were captured with its calls hold its lists (AttnBackend::make_buffer).
+/// Graphs that were captured with its calls hold its lists (AttnBackend::make_slot).
 class SharedMaskBuffer final : public SharedAttention {
  public:
   SharedMaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, std::shared_ptr<Backend> backend)
@@ -185,7 +185,10 @@ void bind_backends(nb::module_& m) {
   nb::class_<AttnBackendInfo>(m, "AttnBackendInfo", "An attention backend of this build.")
       .def_ro("name", &AttnBackendInfo::name)
       .def_ro("available", &AttnBackendInfo::available)
-      .def_ro("detail", &AttnBackendInfo::detail);
+      .def_ro("detail", &AttnBackendInfo::detail)
+      .def_prop_ro(
+          "on_gpu", [](const AttnBackendInfo& self) { return self.memory == MemoryKind::kDevice; },
+          "Whether its tensors lie in the memory of a GPU.");
   m.def("list_backends", &list_attn_backends, "Every attention backend of this build, best first.");
   nb::class_<Backend>(m, "Backend", "Attention on one device.")
       .def(nb::new_([](const std::string& name, int num_threads, int device) {
@@ -341,8 +344,7 @@ void bind_attention(nb::module_& m) {
           "__init__",
           [](SharedFlexAttention* self, const std::vector<Mask>& masks, const HeadConfig& heads,
              std::shared_ptr<Backend> backend) { new (self) SharedFlexAttention(masks, heads, std::move(backend)); },
-          "masks"_a, "heads"_a, "backend"_a,
-          "With a mask for each of equal groups of heads: one call for all where the backend takes them, as sm90.")
+          "masks"_a, "heads"_a, "backend"_a, "With a mask for each of equal groups of heads: one call for all on GPUs.")
       .def_prop_ro("forward_workspace_bytes", &SharedFlexAttention::forward_workspace_bytes,
                    "What forward needs as its workspace, 0: none.")
       .def("backward_workspace_bytes", &SharedFlexAttention::backward_workspace_bytes, "deterministic"_a = false,

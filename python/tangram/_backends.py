@@ -12,8 +12,7 @@ _backends: dict[tuple[str, int], Backend] = {}
 
 def default_backend(on_gpu: bool) -> str:
     """The best backend for tensors in that memory."""
-    names = [info.name for info in list_backends() if info.available]
-    wanted = [name for name in names if name.startswith("sm") == on_gpu]
+    wanted = [info.name for info in list_backends() if info.available and info.on_gpu == on_gpu]
     if not wanted:
         listed = ", ".join(f"{info.name} ({info.detail})" for info in list_backends())
         memory = "CUDA" if on_gpu else "host"
@@ -22,6 +21,11 @@ def default_backend(on_gpu: bool) -> str:
 
 
 _default_names: dict[bool, str] = {}
+
+
+def gpu_backends() -> list[str]:
+    """Those that can run here, best first."""
+    return [info.name for info in list_backends() if info.available and info.on_gpu]
 
 
 def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from . import _core, _meter, _settings
-from ._backends import backend_named
-from ._core import HeadConfig, Mask, list_backends
+from ._backends import backend_named, gpu_backends
+from ._core import HeadConfig, Mask
 from ._memory import MemoryRow, register_rows
 from ._named import Named
 from ._whole import whole
@@ -424,8 +424,8 @@ def _kind(values: Any) -> str:
 def _device_index(device: Any, backend: str | None) -> int:
     """The GPU, or -1 for the host."""
     if device is None:
-        on_gpu = backend is None or backend.startswith("sm")
-        if not on_gpu or not any(b.available and b.name.startswith("sm") for b in list_backends()):
+        names = gpu_backends()
+        if not names or backend not in (None, *names):
             return -1
         device = "cuda"
     if isinstance(device, int):

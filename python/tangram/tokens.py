@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import _core, _settings
-from ._backends import backend_named
-from ._core import AttnOptions, HeadConfig, list_backends
+from ._backends import backend_named, gpu_backends
+from ._core import AttnOptions, HeadConfig
 from ._named import Named
 from ._shapes import IN_A_ROW, check_indices, check_keys, check_shapes
 from .errors import InvalidArgument
@@ -100,6 +100,6 @@ def _attend_numpy(
 def check_token_errors(device: int = -1) -> None:
     """Raises InvalidArgument, once, for lists that a GPU (-1: the current one) has refused, as far as the host knows by
     now: for all that was put on a stream, synchronize it first. Does nothing where there is no such GPU."""
-    if any(info.available and info.name == "sm90" for info in list_backends()):
-        with Named("check_token_errors"):
-            _core.check_token_errors(backend_named("sm90", True, device))
+    with Named("check_token_errors"):
+        for name in gpu_backends():
+            _core.check_token_errors(backend_named(name, True, device))

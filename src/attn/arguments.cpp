@@ -84,7 +84,7 @@ void validate_sink(const char* function, const Sink& sink) {
 
 }  // namespace
 
-void validate_prepare(const char* function, std::span<const AttnSlice> slices, const AttnShape& shape) {
+void validate_mask(const char* function, std::span<const AttnSlice> slices, const AttnShape& shape) {
   validate_shape(function, shape);
   for (size_t i = 0; i < slices.size(); ++i) {
     const Range& q = slices[i].q_range;

@@ -12,7 +12,7 @@ namespace tangram {
 
 /// Throws InvalidArgument unless sizes are possible, heads divide, and the slices lie inside the sequences and are
 /// disjoint. `function` starts the message.
-void validate_prepare(const char* function, std::span<const AttnSlice> slices, const AttnShape& shape);
+void validate_mask(const char* function, std::span<const AttnSlice> slices, const AttnShape& shape);
 
 /// Throws InvalidArgument unless every argument fits `shape`. Looks at no element.
 void validate_forward(const char* function, const AttnShape& shape, const AttnForwardArgs& args);

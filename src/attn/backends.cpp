@@ -29,7 +29,7 @@ struct Entry {
 #ifdef TANGRAM_HAVE_CUDA
 AttnBackendInfo sm90_info() {
   const HopperCheck check = check_hopper();
-  return {"sm90", check.found, check.text};
+  return {"sm90", check.found, check.text, MemoryKind::kDevice};
 }
 std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions& options) {
   auto backend = std::make_unique<Sm90Backend>();
@@ -37,7 +37,9 @@ std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions& options) {
   return std::make_unique<StagingBackend>(std::move(backend), make_cuda_memory());
 }
 #else
-AttnBackendInfo sm90_info() { return {"sm90", false, "this build has no GPU code: nvcc was not found"}; }
+AttnBackendInfo sm90_info() {
+  return {"sm90", false, "this build has no GPU code: nvcc was not found", MemoryKind::kDevice};
+}
 std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions&) { return nullptr; }  // refused before
 #endif
 
@@ -46,12 +48,18 @@ const Entry kEntries[] = {
     {"cpu",
      [] {
        const CpuBackend backend;
-       return AttnBackendInfo{"cpu", true, fmt::format("{}, {} threads", backend.isa(), backend.num_threads())};
+       return AttnBackendInfo{.name = "cpu",
+                              .available = true,
+                              .detail = fmt::format("{}, {} threads", backend.isa(), backend.num_threads())};
      },
      [](const AttnBackendOptions& options) -> std::unique_ptr<AttnBackend> {
        return std::make_unique<CpuBackend>(options.num_threads, options.cpu_isa);
      }},
-    {"reference", [] { return AttnBackendInfo{"reference", true, "float64, dense, slow: for checking the others"}; },
+    {"reference",
+     [] {
+       return AttnBackendInfo{
+           .name = "reference", .available = true, .detail = "float64, dense, slow: for checking the others"};
+     },
      [](const AttnBackendOptions& options) -> std::unique_ptr<AttnBackend> {
        return std::make_unique<ReferenceBackend>(options.num_threads);
      }},

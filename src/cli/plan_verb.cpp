@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "attn/gpu/abilities.hpp"
 #include "cli/exit_code.hpp"
 #include "cli/plan_summary.hpp"
 #include "cli/report/html_report.hpp"
@@ -36,9 +37,8 @@ struct PlanVerbOptions {
 
 /// GPUs of one host, one a rank, that copy engines connect. Masks of scattered blocks, whose calls begin once all keys
 /// are there, are not looked for.
-constexpr GpuAbilities kGpusOfOneHost{.transfers = kCopyEngineTransfers,
-                                      .max_ready_flags = AttnBackend::kMaxKeyFlags,
-                                      .local_kv_halo = AttnBackend::kLocalKvHalo};
+constexpr GpuAbilities kGpusOfOneHost{
+    .transfers = kCopyEngineTransfers, .max_ready_flags = kMaxReadyFlags, .local_kv_halo = kLocalKvHalo};
 
 /// What a rank does in a step, forward and backward.
 std::string programs_text(const Plan& plan, int rank, const std::string& target_name) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "cli/text_table.hpp"
 
@@ -16,8 +17,18 @@ namespace tangram::cli {
 
 namespace {
 
-struct CountedMask final : PreparedMask {
-  std::unique_ptr<PreparedMask> inner;
+struct CountedMetadata final : MaskMetadata {
+  CountedMetadata(std::unique_ptr<MaskMetadata> of, double of_cells)
+      : MaskMetadata(of->parts()), inner(std::move(of)), cells(of_cells) {}
+
+  std::unique_ptr<MaskMetadata> inner;
+  double cells;
+};
+
+struct CountedSlot final : MaskSlot {
+  void add(MaskParts parts) { add_parts(parts); }
+
+  std::unique_ptr<MaskSlot> inner;
   double cells = 0;
 };
 
@@ -45,27 +56,36 @@ void ProgressBar::advance(double units) {
   drawn_ = true;
 }
 
-std::unique_ptr<PreparedMask> CountingBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                                       const TileList* tiles) const {
-  auto mask = std::make_unique<CountedMask>();
-  mask->inner = backend_->prepare(slices, shape, tiles);
-  for (const AttnSlice& slice : slices) mask->cells += static_cast<double>(area(slice));
-  return mask;
+std::unique_ptr<MaskMetadata> CountingBackend::build(const MaskRequest& request) const {
+  double cells = 0;
+  for (const std::span<const AttnSlice> slices : request.masks) {
+    for (const AttnSlice& slice : slices) cells += static_cast<double>(area(slice));
+  }
+  return std::make_unique<CountedMetadata>(backend_->build(request), cells);
 }
 
-void CountingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles,
-                                       BackwardCalls calls) const {
-  backend_->prepare_backward(*dynamic_cast<CountedMask&>(mask).inner, transposed_tiles, calls);
+std::unique_ptr<MaskSlot> CountingBackend::make_slot(const AttnShape& shape, const MaskCapacity* capacity) const {
+  auto slot = std::make_unique<CountedSlot>();
+  slot->inner = backend_->make_slot(shape, capacity);
+  return slot;
 }
 
-void CountingBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
-  auto& counted = dynamic_cast<CountedMask&>(mask);
+void CountingBackend::install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const {
+  auto& counted = dynamic_cast<CountedSlot&>(slot);
+  auto& built = dynamic_cast<CountedMetadata&>(*metadata);
+  counted.cells = built.cells;
+  counted.add(built.parts());
+  backend_->install(*counted.inner, std::move(built.inner), stream);
+}
+
+void CountingBackend::forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const {
+  auto& counted = dynamic_cast<CountedSlot&>(slot);
   backend_->forward(*counted.inner, args, stream);
   bar_->advance(counted.cells);
 }
 
-void CountingBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
-  auto& counted = dynamic_cast<CountedMask&>(mask);
+void CountingBackend::backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream) const {
+  auto& counted = dynamic_cast<CountedSlot&>(slot);
   backend_->backward(*counted.inner, args, stream);
   bar_->advance(kBackwardWeight * counted.cells);
 }

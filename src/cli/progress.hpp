@@ -42,18 +42,13 @@ class CountingBackend final : public AttnBackend {
  public:
   CountingBackend(const AttnBackend& backend, ProgressBar& bar) : backend_(&backend), bar_(&bar) {}
 
-  std::string_view name() const override { return backend_->name(); }
-  MemoryKind memory() const override { return backend_->memory(); }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return backend_->tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override;
-  std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
-    return backend_->backward_tile_shape(shape);
-  }
-  bool takes_delta() const override { return backend_->takes_delta(); }
-  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const override;
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
+  AttnCaps caps() const override { return backend_->caps(); }
+  void check(const AttnShape& shape) const override { backend_->check(shape); }
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override;
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity) const override;
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const override;
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override;
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream) const override;
 
  private:
   const AttnBackend* backend_;

@@ -3,101 +3,17 @@
 
 #include "tangram/flex_attention.hpp"
 
-#include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "core/async_task.hpp"
 #include "core/require.hpp"
-#include "tangram/gpu_model.hpp"
 #include "runtime/current_device.hpp"
-#include "runtime/head_loop.hpp"
-#include "schedule/ready_order.hpp"
-#include "schedule/tile_list.hpp"
-#ifdef TANGRAM_HAVE_CUDA
-#include <cuda_runtime_api.h>
-
-#include "attn/sm90/gpu_model.hpp"
-#include "cuda/check.hpp"
-#endif
 
 namespace tangram {
 
 namespace {
 
-/// The current device where the backend computes on one, else the default.
-GpuModel gpu_of([[maybe_unused]] const AttnBackend& backend) {
-#ifdef TANGRAM_HAVE_CUDA
-  if (backend.memory() == MemoryKind::kDevice) return sm90::gpu_of_current_device();
-#endif
-  return {};
-}
-
-/// Work tiles that run before awaited keys can be expected: as many as there are multiprocessors, divided by the key
-/// heads that kernels schedule together, those whose keys and values share the cache.
-int64_t first_wave(const GpuModel& gpu, const AttnShape& shape) {
-  const int64_t head_bytes = std::max<int64_t>(
-      shape.seqlen_k * (shape.head_dim + shape.head_dim_v) * static_cast<int64_t>(size_of(shape.dtype)), 1);
-  const int64_t heads = std::clamp<int64_t>(kept_in_l2(gpu) / head_bytes, 1, shape.num_heads_kv);
-  return (gpu.multiprocessors + heads - 1) / heads;
-}
-
-TileList transposed_tiles(std::span<const AttnSlice> slices, const AttnShape& shape, const TileShape& keys_first) {
-  return schedule::transposed_tile_list(slices, shape.seqlen_q, shape.seqlen_k, keys_first);
-}
-
-/// The tile list of the transposed slices, where the backend wants one.
-void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<const AttnSlice> slices,
-                  const AttnShape& shape, BackwardCalls calls = BackwardCalls::kBoth) {
-  const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
-  if (keys_first) backend.prepare_backward(prepared, transposed_tiles(slices, shape, *keys_first), calls);
-}
-
-/// The same of masks of head groups.
-void add_backward(const AttnBackend& backend, PreparedMask& prepared, std::span<const std::vector<AttnSlice>> slices,
-                  const AttnShape& shape, BackwardCalls calls) {
-  const std::optional<TileShape> keys_first = backend.backward_tile_shape(shape);
-  if (!keys_first) return;
-  std::vector<TileList> tiles;
-  for (const auto& of_group : slices) tiles.push_back(transposed_tiles(of_group, shape, *keys_first));
-  backend.prepare_backward_head_masks(prepared, tiles, calls);
-}
-
-/// Of all groups, whose masks are prepared one by one or together.
-void add_backward(const AttnBackend& backend, std::span<PreparedMask* const> prepared,
-                  std::span<const std::vector<AttnSlice>> slices, const AttnShape& shape, bool deterministic) {
-  const BackwardCalls calls = deterministic ? BackwardCalls::kDeterministic : BackwardCalls::kDefault;
-  if (slices.size() != prepared.size()) return add_backward(backend, *prepared[0], slices, shape, calls);
-  const AttnShape one = shape_of_group(shape, static_cast<int>(slices.size()));
-  for (size_t g = 0; g < slices.size(); ++g) add_backward(backend, *prepared[g], slices[g], one, calls);
-}
-
-/// prepare_slices of slices of a mask, which has checked them.
-std::unique_ptr<PreparedMask> prepare_checked(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                              const AttnShape& shape, std::span<const KeyReadyFlag> ready_flags,
-                                              AttnPasses passes) {
-  const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
-  if (!tile_shape) {
-    std::unique_ptr<PreparedMask> prepared = backend.prepare(slices, shape, nullptr);
-    // Made now, beside the rest: what stays must not come to lie among the buffers of a pass.
-    if (passes == AttnPasses::kBackward) backend.index_backward(*prepared);
-    return prepared;
-  }
-  std::optional<TileList> tiles;
-  if (passes != AttnPasses::kBackward) {
-    tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *tile_shape);
-    if (!ready_flags.empty()) schedule::order_by_readiness(*tiles, ready_flags, first_wave(gpu_of(backend), shape));
-  }
-  std::unique_ptr<PreparedMask> prepared = backend.prepare(slices, shape, tiles ? &*tiles : nullptr);
-  if (!ready_flags.empty()) backend.prepare_ready_flags(*prepared, ready_flags);
-  if (passes != AttnPasses::kForward) add_backward(backend, *prepared, slices, shape);
-  return prepared;
-}
-
-AttnShape shape_of(const Mask& mask, const HeadConfig& heads) {
-  return {mask.seqlen_q(), mask.seqlen_k(),  heads.num_heads_q, heads.num_heads_kv,
-          heads.head_dim,  heads.head_dim_v, heads.dtype};
-}
+using SliceLists = std::vector<std::vector<AttnSlice>>;
 
 AttnShape shape_of(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend) {
   require(!masks.empty(), "FlexAttention: needs a mask for each group of heads (got none)");
@@ -110,95 +26,75 @@ AttnShape shape_of(std::span<const Mask> masks, const HeadConfig& heads, const A
             "FlexAttention: the masks of head groups must be of the same rows (got {} x {} and {} x {})",
             masks[0].seqlen_q(), masks[0].seqlen_k(), mask.seqlen_q(), mask.seqlen_k());
   }
-  require(num_masks == 1 || backend.takes_head_masks() || backend.memory() == MemoryKind::kHost,
-          "FlexAttention: masks of head groups need a backend that takes them, or one of host memory (got {})",
-          backend.name());
-  return shape_of(masks[0], heads);
+  require(num_masks == 1 || backend.caps().head_masks,
+          "FlexAttention: masks of head groups need a backend that takes them (got {})", backend.name());
+  return {masks[0].seqlen_q(), masks[0].seqlen_k(), heads.num_heads_q, heads.num_heads_kv,
+          heads.head_dim,      heads.head_dim_v,    heads.dtype};
 }
 
-/// For forward(): of all groups one, or one for each.
-std::vector<std::unique_ptr<PreparedMask>> prepare_groups(const AttnBackend& backend, std::span<const Mask> masks,
-                                                          const AttnShape& shape) {
-  std::vector<std::unique_ptr<PreparedMask>> prepared;
-  if (masks.size() == 1 || !backend.takes_head_masks()) {
-    const AttnShape one = shape_of_group(shape, static_cast<int>(masks.size()));
-    for (const Mask& mask : masks) {
-      prepared.push_back(prepare_checked(backend, mask.slices(), one, {}, AttnPasses::kForward));
-    }
-    return prepared;
-  }
-  const std::optional<TileShape> tile_shape = backend.tile_shape(shape);
-  std::vector<std::span<const AttnSlice>> slices;
-  std::vector<TileList> tiles;
-  for (const Mask& mask : masks) {
-    slices.push_back(mask.slices());
-    if (tile_shape) {
-      tiles.push_back(schedule::build_tile_list(mask.slices(), shape.seqlen_q, shape.seqlen_k, *tile_shape));
-    }
-  }
-  prepared.push_back(backend.prepare_head_masks(slices, shape, tiles));
-  return prepared;
+SliceLists slices_of(std::span<const Mask> masks) {
+  SliceLists lists;
+  for (const Mask& mask : masks) lists.emplace_back(mask.slices().begin(), mask.slices().end());
+  return lists;
 }
 
-/// As backward_workspace_bytes() has it.
-bool is_plain(const AttnBackwardArgs& args) {
-  return args.options.softcap == 0 && args.dsink == nullptr && !args.accumulate_dq && !args.accumulate_dkv &&
-         args.places.of_key == nullptr;
+/// Slices that nothing has checked yet. Backends of host memory check them.
+SliceLists checked(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend) {
+  SliceLists lists = {{slices.begin(), slices.end()}};
+  if (backend.memory() == MemoryKind::kHost) return lists;
+  const Mask mask(shape.seqlen_q, shape.seqlen_k, std::move(lists[0]));
+  return slices_of(std::span(&mask, 1));
 }
+
+std::vector<std::span<const AttnSlice>> spans_of(const SliceLists& lists) { return {lists.begin(), lists.end()}; }
 
 }  // namespace
 
-std::unique_ptr<PreparedMask> prepare_slices(const AttnBackend& backend, std::span<const AttnSlice> slices,
-                                             const AttnShape& shape, std::span<const KeyReadyFlag> ready_flags,
-                                             AttnPasses passes) {
-  if (!backend.tile_shape(shape)) return prepare_checked(backend, slices, shape, ready_flags, passes);
-  // build_tile_list trusts its slices; the mask checks them.
-  const Mask checked(shape.seqlen_q, shape.seqlen_k, {slices.begin(), slices.end()});
-  return prepare_checked(backend, checked.slices(), shape, ready_flags, passes);
+FlexAttention::FlexAttention(SliceLists masks, const AttnShape& shape, const AttnBackend& backend)
+    : shape_(shape), backend_(&backend), slot_(backend.make_slot(shape)), masks_(std::move(masks)) {
+  build_part(MaskPart::kForward);
 }
 
 FlexAttention::FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend)
     : FlexAttention(std::span(&mask, 1), heads, backend) {}
 
 FlexAttention::FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend)
-    : shape_(shape), backend_(&backend), slices_(1, {slices.begin(), slices.end()}) {
-  prepared_.push_back(prepare_slices(backend, slices, shape, {}, AttnPasses::kForward));
-}
+    : FlexAttention(checked(slices, shape, backend), shape, backend) {}
 
 FlexAttention::FlexAttention(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend)
-    : shape_(shape_of(masks, heads, backend)), backend_(&backend), prepared_(prepare_groups(backend, masks, shape_)) {
-  for (const Mask& mask : masks) slices_.emplace_back(mask.slices().begin(), mask.slices().end());
-}
-
-int64_t FlexAttention::host_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& prepared : prepared_) bytes += prepared->host_bytes();
-  return bytes;
-}
-
-int64_t FlexAttention::device_bytes() const {
-  if (ahead_ != nullptr) ahead_->finish();
-  int64_t bytes = 0;
-  for (const auto& prepared : prepared_) bytes += prepared->device_bytes();
-  return bytes;
-}
+    : FlexAttention(slices_of(masks), shape_of(masks, heads, backend), backend) {}
 
 FlexAttention::FlexAttention(FlexAttention&& other) noexcept = default;
 FlexAttention::~FlexAttention() = default;
 
+int64_t FlexAttention::device_bytes() const {
+  if (ahead_ != nullptr) ahead_->finish();
+  return slot_->device_bytes();
+}
+
+MaskPart FlexAttention::part_of(const CallOptions& call, MaskParts installed) {
+  if (call.deterministic) return MaskPart::kBackwardOrdered;
+  if (!call.plain || installed.has(MaskPart::kBackward)) return MaskPart::kBackward;
+  if (!plain_part_) plain_part_ = backend_->backward_part(spans_of(masks_), shape_, call);
+  return *plain_part_;
+}
+
+void FlexAttention::build_part(MaskPart part) const {
+  const std::vector<std::span<const AttnSlice>> masks = spans_of(masks_);
+  backend_->install(*slot_,
+                    backend_->build({.masks = masks, .shape = shape_, .parts = part, .gpu = backend_->caps().gpu}));
+}
+
 void FlexAttention::prepare_backward_async(bool deterministic, bool plain) {
-  const Lists lists = lists_of(deterministic, plain);
-  if (is_prepared(lists) || ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
+  if (ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
+  const MaskPart part = part_of({.deterministic = deterministic, .plain = plain}, slot_->parts());
+  if (slot_->parts().has(part)) return;
   // What it uses stays where it is when the object is moved.
-  std::vector<PreparedMask*> prepared;
-  for (const auto& one : prepared_) prepared.push_back(one.get());
-  ahead_lists_ = lists;
-  ahead_gathers_ = std::make_shared<bool>(false);
-  ahead_ = std::make_unique<AsyncTask>(
-      on_current_device([backend = backend_, prepared = std::move(prepared), slices = std::span(std::as_const(slices_)),
-                         shape = shape_, lists, gathers = ahead_gathers_] {
-        *gathers = lists == Lists::kGathered && backend->prepare_gathered_backward(*prepared[0]);
-        if (!*gathers) add_backward(*backend, prepared, slices, shape, lists == Lists::kDeterministic);
+  ahead_ = std::make_unique<AsyncTask>(on_current_device(
+      [backend = backend_, slot = slot_.get(), lists = std::span(std::as_const(masks_)), shape = shape_, part] {
+        const std::vector<std::span<const AttnSlice>> masks(lists.begin(), lists.end());
+        backend->install(*slot,
+                         backend->build({.masks = masks, .shape = shape, .parts = part, .gpu = backend->caps().gpu}));
       }));
 }
 
@@ -206,61 +102,23 @@ void FlexAttention::finish_ahead() {
   if (ahead_ == nullptr) return;
   const std::unique_ptr<AsyncTask> ahead = std::move(ahead_);  // what fails is tried again by the next call
   ahead->finish();
-  if (ahead_lists_ == Lists::kGathered) gathers_ = *ahead_gathers_;
-  set_prepared(ahead_lists_ == Lists::kGathered && !gathers_ ? Lists::kDefault : ahead_lists_);
 }
 
-void FlexAttention::set_prepared(Lists lists) {
-  is_prepared_[static_cast<int>(lists)] = true;
-  if (is_prepared(Lists::kDefault) && is_prepared(Lists::kDeterministic)) slices_ = {};
-}
-
-FlexAttention::Lists FlexAttention::lists_of(bool deterministic, bool plain) const {
-  if (deterministic) return Lists::kDeterministic;
-  const bool may_gather = plain && gathers_ && !is_prepared(Lists::kDefault) && !calls_by_groups();
-  return may_gather ? Lists::kGathered : Lists::kDefault;
-}
-
-void FlexAttention::prepare_backward(Lists lists) {
+void FlexAttention::prepare_backward(const CallOptions& call) {
   finish_ahead();
-  if (lists == Lists::kGathered && !is_prepared(lists)) {
-    gathers_ = gathers_ && backend_->prepare_gathered_backward(*prepared_[0]);
-    if (!gathers_) lists = Lists::kDefault;
-  }
-  if (is_prepared(lists)) return;
-  std::vector<PreparedMask*> prepared;
-  for (const auto& one : prepared_) prepared.push_back(one.get());
-  if (lists != Lists::kGathered) {
-    add_backward(*backend_, prepared, slices_, shape_, lists == Lists::kDeterministic);
-  }
-  set_prepared(lists);
-}
-
-int64_t FlexAttention::forward_workspace_bytes() const {
-  int64_t bytes = 0;  // of calls that come one after the other
-  for (const auto& prepared : prepared_) bytes = std::max(bytes, backend_->forward_workspace_bytes(*prepared));
-  return bytes;
+  const MaskPart part = part_of(call, slot_->parts());
+  if (!slot_->parts().has(part)) build_part(part);
+  if (slot_->parts().has_all(kBackwardParts)) masks_ = {};
 }
 
 int64_t FlexAttention::backward_workspace_bytes(bool deterministic, bool plain) {
-  prepare_backward(lists_of(deterministic, plain));
-  int64_t bytes = 0;
-  for (const auto& prepared : prepared_) bytes = std::max(bytes, backend_->backward_workspace_bytes(*prepared));
-  return bytes;
-}
-
-void FlexAttention::forward(const AttnForwardArgs& args, void* stream) {
-  if (calls_by_groups()) return forward_by_groups(*backend_, prepared_, shape_, args, stream);
-  backend_->forward(*prepared_[0], args, stream);
+  prepare_backward({.deterministic = deterministic, .plain = plain});
+  return backend_->workspace_bytes(*slot_, AttnPass::kBackward);
 }
 
 void FlexAttention::backward(const AttnBackwardArgs& args, void* stream) {
-  prepare_backward(lists_of(args.options.deterministic, is_plain(args)));
-  if (is_prepared(Lists::kGathered) && !args.options.deterministic && !backend_->takes_gathered(*prepared_[0], args)) {
-    prepare_backward(Lists::kDefault);
-  }
-  if (calls_by_groups()) return backward_by_groups(*backend_, prepared_, shape_, args, stream);
-  backend_->backward(*prepared_[0], args, stream);
+  prepare_backward(call_options(args));
+  backend_->backward(*slot_, args, stream);
 }
 
 }  // namespace tangram

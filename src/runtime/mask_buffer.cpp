@@ -12,10 +12,8 @@
 #include <vector>
 
 #include "core/require.hpp"
-#include "runtime/head_loop.hpp"
 #include "runtime/host/host_capacity.hpp"
 #include "schedule/buffer_capacity.hpp"
-#include "tangram/flex_attention.hpp"
 #include "tangram/mask_builders.hpp"
 
 namespace tangram {
@@ -89,33 +87,22 @@ MaskBuffer::MaskBuffer(const AttnShape& shape, const MaskCapacity& capacity, con
   require(capacity.head_groups > 0 && (capacity.head_groups == 1 || shape.num_heads_kv % capacity.head_groups == 0),
           "MaskBuffer: head_groups must divide num_heads_kv (got head_groups={}, num_heads_kv={})",
           capacity.head_groups, shape.num_heads_kv);
-  if (backend.has_buffers()) {
-    prepared_ = backend.make_buffer(shape, capacity);
+  if (is_padded()) {
+    slot_ = backend.make_slot(shape, &capacity);
   } else {
+    slot_ = backend.make_slot(shape);
     room_ = std::make_shared<HostCapacity>(shape, capacity);
   }
 }
 
-void MaskBuffer::set(const Mask& mask, void* stream) {
-  if (capacity_.block_size > 0) return set(std::span(&mask, 1), stream);
-  require(mask.seqlen_q() == shape_.seqlen_q && mask.seqlen_k() == shape_.seqlen_k,
-          "MaskBuffer::set: the mask must have the lengths of the buffer, {} x {} (got {} x {})", shape_.seqlen_q,
-          shape_.seqlen_k, mask.seqlen_q(), mask.seqlen_k());
-  if (!backend_->has_buffers()) {
-    const std::span<const AttnSlice> slices = mask.slices();
-    room_->check(std::span(&slices, 1));
-    prepared_ = prepare_slices(*backend_, mask.slices(), shape_, {}, capacity_.passes);
-  } else {
-    backend_->set_mask(*prepared_, mask.slices(), shape_.seqlen_k, stream);
-  }
-  ++num_masks_;
-}
+bool MaskBuffer::is_padded() const { return backend_->caps().padded_slots; }
+
+void MaskBuffer::set(const Mask& mask, void* stream) { set(std::span(&mask, 1), stream); }
 
 void MaskBuffer::set(std::span<const Mask> masks, void* stream) {
   require(masks.size() == static_cast<size_t>(capacity_.head_groups),
           "MaskBuffer::set: needs a mask for each of the buffer's head groups, {} (got {})", capacity_.head_groups,
           masks.size());
-  if (capacity_.block_size == 0) return set(masks[0], stream);
   std::vector<std::span<const AttnSlice>> slices;
   for (const Mask& mask : masks) {
     require(mask.seqlen_q() == shape_.seqlen_q && mask.seqlen_k() == shape_.seqlen_k,
@@ -124,29 +111,21 @@ void MaskBuffer::set(std::span<const Mask> masks, void* stream) {
     slices.push_back(mask.slices());
   }
   if (room_ != nullptr) room_->check(slices);
-  if (backend_->has_buffers()) {
-    backend_->set_block_masks(*prepared_, slices, stream);
-  } else if (slices.size() == 1) {
-    prepared_ = prepare_slices(*backend_, slices[0], shape_, {}, capacity_.passes);
-  } else {
-    const AttnShape of_group = shape_of_group(shape_, capacity_.head_groups);
-    std::vector<std::unique_ptr<PreparedMask>> prepared;
-    for (const auto& of_mask : slices) {
-      prepared.push_back(prepare_slices(*backend_, of_mask, of_group, {}, capacity_.passes));
-    }
-    by_group_ = std::move(prepared);
-  }
+  MaskRequest request{.masks = slices, .shape = shape_, .gpu = backend_->caps().gpu};
+  if (is_padded()) request.into = slot_.get();
+  if (capacity_.passes == AttnPasses::kBackward) request.parts = kBackwardParts;
+  backend_->install(*slot_, backend_->build(request), stream);
   ++num_masks_;
 }
 
 void MaskBuffer::set_cu_seqlens(const CuSeqlens& documents, void* stream) {
-  if (backend_->has_buffers()) return set_data(documents, stream);
+  if (is_padded()) return set_data(documents, stream);
   room_->check(documents);
   set(mask_of(documents), stream);
 }
 
 void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
-  if (backend_->has_buffers()) return set_data(table, stream);
+  if (is_padded()) return set_data(table, stream);
   room_->check(table);
   std::vector<Mask> masks;
   for (int group = 0; group < table.head_groups; ++group) {
@@ -162,23 +141,21 @@ void MaskBuffer::set_blocks(const BlockTable& table, void* stream) {
 }
 
 void MaskBuffer::set_ranges(const RangeList& ranges, void* stream) {
-  if (backend_->has_buffers()) return set_data(ranges, stream);
+  if (is_padded()) return set_data(ranges, stream);
   room_->check(ranges);
   set(mask_of(ranges, shape_), stream);
 }
 
 void MaskBuffer::set_data(const MaskData& data, void* stream) {
   if (capacity_.block_size > 0) schedule::check_is_blocks(data);
-  backend_->set_mask_data(*prepared_, data, stream);
+  backend_->install_device(*slot_, data, stream);
   ++num_masks_;
 }
 
-void MaskBuffer::check_errors() const {
-  if (prepared_ != nullptr && backend_->has_buffers()) backend_->check_refused(*prepared_);
-}
+void MaskBuffer::check_errors() const { slot_->check_errors(); }
 
 void MaskBuffer::reserve(const MaskCapacity& capacity) {
-  require(prepared_ == nullptr || !prepared_->is_held_by_graphs(),
+  require(!slot_->is_held_by_graphs(),
           "MaskBuffer::reserve: CUDA graphs that were captured with the buffer must be gone (got one that may be "
           "replayed)");
   *this = MaskBuffer(shape_, capacity, *backend_);
@@ -190,25 +167,15 @@ void MaskBuffer::check_call(const char* function, AttnPasses other) const {
           other == AttnPasses::kForward ? "forward" : "backward");
 }
 
-int64_t MaskBuffer::forward_workspace_bytes() const {
-  return prepared_ == nullptr ? 0 : backend_->forward_workspace_bytes(*prepared_);
-}
-
-int64_t MaskBuffer::backward_workspace_bytes() const {
-  return prepared_ == nullptr ? 0 : backend_->backward_workspace_bytes(*prepared_);
-}
-
 void MaskBuffer::forward(const AttnForwardArgs& args, void* stream) {
   check_call("MaskBuffer::forward", AttnPasses::kBackward);
-  if (!by_group_.empty()) return forward_by_groups(*backend_, by_group_, shape_, args, stream);
-  backend_->forward(*prepared_, args, stream);
+  backend_->forward(*slot_, args, stream);
 }
 
 void MaskBuffer::backward(const AttnBackwardArgs& args, void* stream) {
   check_call("MaskBuffer::backward", AttnPasses::kForward);
   if (room_ != nullptr) room_->check(args);
-  if (!by_group_.empty()) return backward_by_groups(*backend_, by_group_, shape_, args, stream);
-  backend_->backward(*prepared_, args, stream);
+  backend_->backward(*slot_, args, stream);
 }
 
 }  // namespace tangram

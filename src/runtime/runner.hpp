@@ -72,7 +72,7 @@ ProgramArguments arguments_of(const DistBackwardArgs& args);
 
 class ProgramRunner {
  public:
-  using Masks = std::vector<std::unique_ptr<PreparedMask>>;  ///< of program_masks; null where not needed
+  using Masks = std::vector<std::unique_ptr<MaskSlot>>;  ///< of program_masks; null where not needed
 
   virtual ~ProgramRunner() = default;
   ProgramRunner(const ProgramRunner&) = delete;
@@ -108,8 +108,8 @@ class ProgramRunner {
   virtual void zero(const TensorView& tensor) = 0;
   virtual void cast(int number) = 0;
   virtual void wait(int number) = 0;
-  virtual void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) = 0;
-  virtual void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) = 0;
+  virtual void attend(const AttendOp& op, MaskSlot& mask, AttnForwardArgs& call) = 0;
+  virtual void attend(const AttendOp& op, MaskSlot& mask, AttnBackwardArgs& call) = 0;
   virtual void at_owner(const DeltaOp& op) = 0;
   virtual void at_owner(const MergeOp& op) = 0;
   virtual void at_owner(const SinkGradOp& op) = 0;

@@ -11,12 +11,12 @@
 #include <span>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/group_work_tiles.hpp"
 #include "schedule/key_image.hpp"
 #include "schedule/regular_tiles.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/gpu_model.hpp"
 #include "tangram/mask_capacity.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tile_list.hpp"

@@ -360,7 +360,9 @@ class WorkJoiner {
 
 HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
                      const GatherableTiles& gatherable) {
-  return TileJoiner(masks, shape, num_groups, gpu).join(gatherable);
+  HeadLists lists = TileJoiner(masks, shape, num_groups, gpu).join(gatherable);
+  lists.num_masks = static_cast<int>(masks.size());
+  return lists;
 }
 
 WorkList join_work(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,

@@ -9,11 +9,11 @@
 #include <span>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/kv_splits.hpp"
 #include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/gpu_model.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::schedule {
@@ -30,7 +30,8 @@ struct HeadLists {
   std::vector<TileParts> part_tiles;  ///< one for all heads of a mask
   std::vector<int32_t> part_heads;    ///< of each of these, the first query head; all have heads_q / n
   bool gathered = false;              ///< for a kernel that gathers runs
-  int64_t num_part_rows = 0;          ///< of the workspace: a row has room for all heads, so that masks share rows
+  int num_masks = 1;
+  int64_t num_part_rows = 0;  ///< of the workspace: a row has room for all heads, so that masks share rows
 };
 
 /// Work tiles as one launch schedules them: in sections of masks whose keys and values share the L2 cache, longest

@@ -4,10 +4,10 @@
 // The rule of tile_schedule_heuristic.hpp as a TileSchedule.
 #pragma once
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/tile_schedule.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::schedule {
 

@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/builder/team.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/gpu_model.hpp"
 #include "tangram/mask_capacity.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tile_list.hpp"

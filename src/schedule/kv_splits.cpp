@@ -7,9 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/multiprocessors.hpp"
 #include "schedule/tile_list.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::schedule {
 namespace {

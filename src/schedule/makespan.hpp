@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/tile_schedule.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::schedule {
 

@@ -10,12 +10,12 @@
 #include <span>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/awaited_keys.hpp"
 #include "schedule/key_work_tiles.hpp"
 #include "schedule/tile_schedule.hpp"
 #include "tangram/attn_pass.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/gpu_model.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tile_list.hpp"
 

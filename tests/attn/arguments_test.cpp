@@ -43,11 +43,11 @@ class Arguments : public testing::TestWithParam<const char*> {
   std::string prepare_error(std::vector<AttnSlice> slices, const std::function<void(AttnShape&)>& change = {}) {
     AttnShape shape = valid_problem().config.shape;
     if (change) change(shape);
-    return message_of([&] { backend_->prepare(slices, shape, nullptr); });
+    return message_of([&] { make_mask_slot(*backend_, slices, shape); });
   }
   std::string forward_error(const std::function<void(AttnForwardArgs&)>& change, DType dtype = DType::kFloat32) {
     test::RandomAttention r = valid_problem(dtype);
-    const auto mask = backend_->prepare(r.slices, r.config.shape, nullptr);
+    const auto mask = make_mask_slot(*backend_, r.slices, r.config.shape);
     AttnForwardArgs args = r.forward_args();
     change(args);
     const std::string message = message_of([&] { backend_->forward(*mask, args); });
@@ -56,7 +56,7 @@ class Arguments : public testing::TestWithParam<const char*> {
   }
   std::string backward_error(const std::function<void(AttnBackwardArgs&)>& change, DType dtype = DType::kFloat32) {
     test::RandomAttention r = valid_problem(dtype);
-    const auto mask = backend_->prepare(r.slices, r.config.shape, nullptr);
+    const auto mask = make_mask_slot(*backend_, r.slices, r.config.shape);
     backend_->forward(*mask, r.forward_args());
     AttnBackwardArgs args = r.backward_args();
     change(args);
@@ -112,14 +112,19 @@ TEST_P(Arguments, BackwardRefusesWhatDoesNotFit) {
   EXPECT_THAT(backward_error([](auto& a) { a.sink = {}; }), HasSubstr("dsink needs the sink (got seqlen_sink=0)"));
 }
 
-class ForeignMask final : public PreparedMask {};
+class ForeignSlot final : public MaskSlot {};
 
 TEST_P(Arguments, MasksOfOtherBackendsAreRefused) {
   test::RandomAttention r = valid_problem();
-  ForeignMask foreign;
-  EXPECT_THAT(message_of([&] { backend_->forward(foreign, r.forward_args()); }), HasSubstr("prepared by this backend"));
+  ForeignSlot foreign;
+  EXPECT_THAT(message_of([&] { backend_->forward(foreign, r.forward_args()); }), HasSubstr("slot must be of backend"));
   EXPECT_THAT(message_of([&] { backend_->backward(foreign, r.backward_args()); }),
-              HasSubstr("prepared by this backend"));
+              HasSubstr("slot must be of backend"));
+  const auto other = make_attn_backend(GetParam() == std::string("cpu") ? "reference" : "cpu");
+  const auto slot = make_mask_slot(*other, r.slices, r.config.shape);
+  EXPECT_THAT(message_of([&] { backend_->forward(*slot, r.forward_args()); }), HasSubstr("slot must be of backend"));
+  const auto empty = backend_->make_slot(r.config.shape);
+  EXPECT_THAT(message_of([&] { backend_->forward(*empty, r.forward_args()); }), HasSubstr("must be installed first"));
 }
 
 TEST(Backends, AreMadeByNameOrRefusedWithTheList) {

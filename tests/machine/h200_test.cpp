@@ -6,8 +6,8 @@
 // them.
 #include <gtest/gtest.h>
 
-#include "tangram/gpu_model.hpp"
 #include "machine/measured_kernels.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram {
 namespace {

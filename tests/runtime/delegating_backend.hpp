@@ -4,6 +4,10 @@
 // DelegatingBackend: DenseBackend under another name, to be overridden where a test wants something else of it.
 #pragma once
 
+#include <memory>
+#include <string_view>
+#include <utility>
+
 #include "runtime/dense_backend.hpp"
 
 namespace tangram::testing {
@@ -11,17 +15,24 @@ namespace tangram::testing {
 class DelegatingBackend : public AttnBackend {
  public:
   explicit DelegatingBackend(std::string_view name) : name_(name) {}
-  std::string_view name() const final { return name_; }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const final { return dense_.tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const final {
-    return dense_.prepare(slices, shape, tiles);
+  AttnCaps caps() const override {
+    AttnCaps caps = dense_.caps();
+    caps.name = name_;
+    caps.delta = false;
+    return caps;
   }
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
-    dense_.forward(mask, args, stream);
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override { return dense_.build(request); }
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity) const override {
+    return dense_.make_slot(shape, capacity);
   }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
-    dense_.backward(mask, args, stream);
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const override {
+    dense_.install(slot, std::move(metadata), stream);
+  }
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override {
+    dense_.forward(slot, args, stream);
+  }
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream) const override {
+    dense_.backward(slot, args, stream);
   }
 
  private:

@@ -10,20 +10,17 @@
 #include <limits>
 #include <vector>
 
-#include "tangram/attention.hpp"
+#include "attn/host_backend.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::testing {
 
-class DenseBackend final : public AttnBackend {
+class DenseBackend final : public HostBackend {
  public:
-  std::string_view name() const override { return "dense"; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
+  AttnCaps caps() const override { return {.name = "dense", .delta = true, .head_masks = true}; }
 
-  bool takes_delta() const override { return true; }
-
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList*) const override {
+ protected:
+  std::unique_ptr<HostMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape) const override {
     for (const AttnSlice& slice : slices) {
       if (!Range{0, shape.seqlen_q}.contains(slice.q_range) || !Range{0, shape.seqlen_k}.contains(slice.k_range)) {
         throw InvalidArgument("DenseBackend: slice outside the sequences");
@@ -35,7 +32,7 @@ class DenseBackend final : public AttnBackend {
     return prepared;
   }
 
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {
+  void forward_of(HostMask& mask, const AttnForwardArgs& args) const override {
     const Prepared& prepared = static_cast<const Prepared&>(mask);
     for (int head = 0; head < prepared.shape.num_heads_q; ++head) {
       double max_logit = args.accumulate && args.max_logits != nullptr ? args.max_logits[head] : -kInfinity;
@@ -46,7 +43,7 @@ class DenseBackend final : public AttnBackend {
     }
   }
 
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
+  void backward_of(HostMask& mask, const AttnBackwardArgs& args) const override {
     const Prepared& prepared = static_cast<const Prepared&>(mask);
     const AttnShape& shape = prepared.shape;
     // float64 sums, then one rounding; without accumulate the rows that no query sees become zero.
@@ -64,7 +61,7 @@ class DenseBackend final : public AttnBackend {
  private:
   static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-  struct Prepared final : PreparedMask {
+  struct Prepared final : HostMask {
     AttnShape shape;
     std::vector<AttnSlice> slices;
   };

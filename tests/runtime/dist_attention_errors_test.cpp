@@ -34,9 +34,9 @@ using testing::StepResults;
 class FailingBackend final : public DelegatingBackend {
  public:
   FailingBackend() : DelegatingBackend("failing") {}
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override {
     if (args.accumulate && !failed.exchange(true)) throw std::runtime_error("out of luck");
-    DelegatingBackend::forward(mask, args, stream);
+    DelegatingBackend::forward(slot, args, stream);
   }
   mutable std::atomic<bool> failed = false;
 };
@@ -77,11 +77,11 @@ TEST(DistAttentionErrors, BackendThatFailsOnOneRankEndsTheOthersAtOnce) {
 class HungryBackend final : public DelegatingBackend {
  public:
   HungryBackend() : DelegatingBackend("hungry") {}
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override {
     if (std::this_thread::get_id() == hungry) HostTensor(DType::kFloat32, int64_t{1} << 50, 1, 1);
-    DelegatingBackend::forward(mask, args, stream);
+    DelegatingBackend::forward(slot, args, stream);
   }
-  void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
+  void backward(MaskSlot&, const AttnBackwardArgs&, void*) const override {}
   mutable std::atomic<std::thread::id> hungry;
 };
 
@@ -154,7 +154,11 @@ TEST(DistAttentionErrors, PlanForAnotherNumberOfRanksIsRefused) {
 class LocalKvBackend final : public DelegatingBackend {
  public:
   LocalKvBackend() : DelegatingBackend("elsewhere") {}
-  MemoryKind memory() const override { return MemoryKind::kDevice; }
+  AttnCaps caps() const override {
+    AttnCaps caps = DelegatingBackend::caps();
+    caps.memory = MemoryKind::kDevice;
+    return caps;
+  }
 };
 
 TEST(DistAttentionErrors, BackendsForDeviceMemoryAreRefused) {

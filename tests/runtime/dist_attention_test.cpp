@@ -314,13 +314,13 @@ TEST(DistAttention, NextStageIsPostedBeforeAStageComputes) {
 class SlowBackend final : public testing::DelegatingBackend {
  public:
   explicit SlowBackend(double seconds) : DelegatingBackend("slow"), seconds_(seconds) {}
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
-    DelegatingBackend::forward(mask, args, stream);
+    DelegatingBackend::forward(slot, args, stream);
   }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream) const override {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
-    DelegatingBackend::backward(mask, args, stream);
+    DelegatingBackend::backward(slot, args, stream);
   }
 
  private:

@@ -12,78 +12,87 @@
 namespace tangram {
 namespace {
 
-/// Notes what it was given; computes nothing.
+/// Notes what it is asked to build; computes nothing.
 class NotingBackend final : public AttnBackend {
  public:
-  explicit NotingBackend(std::optional<TileShape> tile_shape) : tile_shape_(tile_shape) {}
-  std::string_view name() const override { return "noting"; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return tile_shape_; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> given, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    slices.assign(given.begin(), given.end());
-    address = given.data();
-    seen_shape = shape;
-    tile_list = tiles == nullptr ? std::nullopt : std::optional<TileList>(*tiles);
-    ++num_prepared;
-    return std::make_unique<PreparedMask>();
+  explicit NotingBackend(MemoryKind memory) : memory_(memory) {}
+  AttnCaps caps() const override { return {.name = "noting", .memory = memory_}; }
+  MaskPart backward_part(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
+                         const CallOptions& call) const override {
+    return call.plain ? MaskPart::kBackwardSparse : AttnBackend::backward_part(masks, shape, call);
   }
-  void forward(PreparedMask&, const AttnForwardArgs&, void*) const override {}
-  void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override {}
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override {
+    slices.assign(request.masks[0].begin(), request.masks[0].end());
+    shape = request.shape;
+    built.push_back(request.parts);
+    const bool declines = declines_sparse && request.parts == MaskPart::kBackwardSparse;
+    return std::make_unique<MaskMetadata>(declines ? MaskParts(MaskPart::kBackward) : request.parts);
+  }
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape&, const MaskCapacity*) const override {
+    return std::make_unique<Slot>();
+  }
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void*) const override {
+    static_cast<Slot&>(slot).add(metadata->parts());
+  }
+  void forward(MaskSlot&, const AttnForwardArgs&, void*) const override {}
+  void backward(MaskSlot&, const AttnBackwardArgs&, void*) const override {}
 
   mutable std::vector<AttnSlice> slices;
-  mutable const AttnSlice* address = nullptr;
-  mutable AttnShape seen_shape;
-  mutable std::optional<TileList> tile_list;
-  mutable int num_prepared = 0;
+  mutable AttnShape shape;
+  mutable std::vector<MaskParts> built;
+  bool declines_sparse = false;
 
  private:
-  std::optional<TileShape> tile_shape_;
+  struct Slot final : MaskSlot {
+    void add(MaskParts parts) { add_parts(parts); }
+  };
+  MemoryKind memory_;
 };
 
-TEST(FlexAttention, PreparesOnceAndPassesSlicesAsTheyAre) {
-  const NotingBackend backend(std::nullopt);
+constexpr HeadConfig kHeads{4, 2, 16, 8, DType::kFloat32};
+
+TEST(FlexAttention, EachPartIsBuiltOnceWhenItIsFirstNeeded) {
+  const NotingBackend backend(MemoryKind::kHost);
   const Mask mask = causal_mask(40, 60);
-  FlexAttention attention(mask, {4, 2, 16, 8, DType::kFloat32}, backend);
-  attention.forward({});
-  attention.backward({});
-  EXPECT_EQ(backend.num_prepared, 1);
+  FlexAttention attention(mask, kHeads, backend);
+  EXPECT_EQ(backend.built, (std::vector<MaskParts>{MaskPart::kForward}));
   EXPECT_EQ(backend.slices, std::vector<AttnSlice>(mask.slices().begin(), mask.slices().end()));
-  EXPECT_FALSE(backend.tile_list.has_value());
   EXPECT_EQ(attention.shape(), (AttnShape{40, 60, 4, 2, 16, 8, DType::kFloat32}));
-  EXPECT_EQ(backend.seen_shape, attention.shape());
+  EXPECT_EQ(backend.shape, attention.shape());
+  attention.forward({});
+  for (int i = 0; i < 2; ++i) {
+    attention.backward({.options = {.deterministic = true}});
+    attention.backward({});
+    attention.backward({.options = {.softcap = 2}});
+  }
+  EXPECT_EQ(backend.built, (std::vector<MaskParts>{MaskPart::kForward, MaskPart::kBackwardOrdered,
+                                                   MaskPart::kBackwardSparse, MaskPart::kBackward}));
 }
 
-// A new mask at every step would be checked twice at every step.
-TEST(FlexAttention, SlicesOfAMaskAreNotCheckedAgainAndOthersAre) {
-  const NotingBackend backend(TileShape{16, 32});
-  const Mask mask = causal_mask(40, 40);
-  const FlexAttention attention(mask, {1, 1, 16, 16, DType::kFloat32}, backend);
-  EXPECT_EQ(backend.address, mask.slices().data());
-  const TileList tiles = *backend.tile_list;
-  const FlexAttention of_slices(mask.slices(), attention.shape(), backend);
-  EXPECT_NE(backend.address, mask.slices().data());
-  EXPECT_EQ(*backend.tile_list, tiles);
-  const std::vector<AttnSlice> twice(2, mask.slices()[0]);
-  EXPECT_THROW(FlexAttention(twice, attention.shape(), backend), InvalidArgument);
+TEST(FlexAttention, AnotherPartThatPlainCallsTakeIsNotBuiltAgain) {
+  NotingBackend backend(MemoryKind::kHost);
+  backend.declines_sparse = true;
+  FlexAttention attention(causal_mask(40, 60), kHeads, backend);
+  attention.backward({});
+  attention.backward({});
+  attention.backward({.options = {.softcap = 2}});
+  EXPECT_EQ(backend.built, (std::vector<MaskParts>{MaskPart::kForward, MaskPart::kBackwardSparse}));
+  NotingBackend other(MemoryKind::kHost);
+  FlexAttention capped_first(causal_mask(40, 60), kHeads, other);
+  capped_first.backward({.options = {.softcap = 2}});
+  capped_first.backward({});
+  EXPECT_EQ(other.built, (std::vector<MaskParts>{MaskPart::kForward, MaskPart::kBackward}));
 }
 
-TEST(FlexAttention, BuildsTheTileListThatTheBackendAsksFor) {
-  const NotingBackend backend(TileShape{16, 32});
-  FlexAttention attention(causal_mask(40, 40), {1, 1, 16, 16, DType::kFloat32}, backend);
-  ASSERT_TRUE(backend.tile_list.has_value());
-  EXPECT_EQ(backend.tile_list->shape, (TileShape{16, 32}));
-  EXPECT_EQ(backend.tile_list->seqlen_q, 40);
-  EXPECT_EQ(backend.tile_list->work_tiles.size(), 3u);  // 16 + 16 + 8 rows
-}
-
-TEST(FlexAttention, RejectsSlicesThatATileListCannotBeBuiltFrom) {
-  const NotingBackend backend(TileShape{16, 32});
+TEST(FlexAttention, SlicesForADeviceAreChecked) {
+  const NotingBackend backend(MemoryKind::kDevice);
   const AttnShape shape{40, 40, 1, 1, 16, 16, DType::kFloat32};
   const AttnSlice outside[] = {AttnSlice::full({0, 41}, {0, 40})};
   EXPECT_THROW(FlexAttention(outside, shape, backend), InvalidArgument);
   const AttnSlice twice[] = {AttnSlice::full({0, 20}, {0, 20}), AttnSlice::full({19, 40}, {19, 40})};
   EXPECT_THROW(FlexAttention(twice, shape, backend), InvalidArgument);
-  EXPECT_EQ(backend.num_prepared, 0);
+  EXPECT_THROW(make_mask_slot(backend, twice, shape), InvalidArgument);
+  EXPECT_TRUE(backend.built.empty());
 }
 
 }  // namespace

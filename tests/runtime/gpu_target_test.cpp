@@ -22,9 +22,8 @@ Plan causal_plan() {
   DistAttnConfig config;
   config.cp_size = kRanks;
   config.heads = {8, 2, 64, 64, DType::kBFloat16};
-  config.overlap.mode = OverlapMode::kStatic;
-  config.overlap.degree = 2;
-  return make_plan(causal_mask(8192), config);
+  config.overlap.num_stages_fwd = config.overlap.num_stages_bwd = 1;
+  return make_plan(causal_mask(8192, 8192), config);
 }
 
 GpuAbilities of_copy_engines() {

@@ -76,36 +76,33 @@ TEST(FlexAttentionHeadMasks, TwoPartsAccumulate) {
   EXPECT_LT(support::relative_error(parts.lse, whole.lse), 1e-6);
 }
 
-/// Takes head masks, and notes what it is given.
+/// Takes head masks, and notes what it is asked to build.
 class HeadMaskBackend final : public AttnBackend {
  public:
-  std::string_view name() const override { return "noting"; }
-  MemoryKind memory() const override { return MemoryKind::kDevice; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return TileShape{16, 32}; }
-  std::optional<TileShape> backward_tile_shape(const AttnShape&) const override { return TileShape{32, 16, true}; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice>, const AttnShape&, const TileList*) const override {
-    ++num_single;
-    return std::make_unique<PreparedMask>();
+  AttnCaps caps() const override { return {.name = "noting", .memory = MemoryKind::kDevice, .head_masks = true}; }
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override {
+    num_masks = request.masks.size();
+    heads = request.shape.num_heads_kv;
+    built.push_back(request.parts);
+    return std::make_unique<MaskMetadata>(request.parts);
   }
-  bool takes_head_masks() const override { return true; }
-  std::unique_ptr<PreparedMask> prepare_head_masks(std::span<const std::span<const AttnSlice>> slices,
-                                                   const AttnShape& shape,
-                                                   std::span<const TileList> tiles) const override {
-    num_masks = slices.size();
-    heads = shape.num_heads_kv;
-    num_lists = tiles.size();
-    return std::make_unique<PreparedMask>();
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape&, const MaskCapacity*) const override {
+    return std::make_unique<Slot>();
   }
-  void prepare_backward_head_masks(PreparedMask&, std::span<const TileList> tiles, BackwardCalls calls) const override {
-    num_transposed = tiles.size();
-    prepared_calls.push_back(calls);
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void*) const override {
+    static_cast<Slot&>(slot).add(metadata->parts());
   }
-  void forward(PreparedMask&, const AttnForwardArgs&, void*) const override { ++num_calls; }
-  void backward(PreparedMask&, const AttnBackwardArgs&, void*) const override { ++num_calls; }
+  void forward(MaskSlot&, const AttnForwardArgs&, void*) const override { ++num_calls; }
+  void backward(MaskSlot&, const AttnBackwardArgs&, void*) const override { ++num_calls; }
 
-  mutable size_t num_masks = 0, num_lists = 0, num_transposed = 0;
-  mutable int heads = 0, num_calls = 0, num_single = 0;
-  mutable std::vector<BackwardCalls> prepared_calls;
+  mutable size_t num_masks = 0;
+  mutable int heads = 0, num_calls = 0;
+  mutable std::vector<MaskParts> built;
+
+ private:
+  struct Slot final : MaskSlot {
+    void add(MaskParts parts) { add_parts(parts); }
+  };
 };
 
 TEST(FlexAttentionHeadMasks, AreOneCallWhereTheBackendTakesThem) {
@@ -113,17 +110,18 @@ TEST(FlexAttentionHeadMasks, AreOneCallWhereTheBackendTakesThem) {
   const Mask masks[] = {causal_mask(40, 40), full_mask(40, 40)};
   FlexAttention attention(masks, {8, 4, 16, 16, DType::kBFloat16}, backend);
   EXPECT_EQ(backend.num_masks, 2u);
-  EXPECT_EQ(backend.num_lists, 2u);
   EXPECT_EQ(backend.heads, 4);
-  EXPECT_EQ(backend.num_transposed, 0u);
+  EXPECT_EQ(backend.built, (std::vector<MaskParts>{MaskPart::kForward}));
   attention.forward({});
   attention.backward({});
+  attention.backward({});
   attention.backward({.options = {.deterministic = true}});
-  EXPECT_EQ(backend.num_calls, 3);
-  EXPECT_EQ(backend.num_transposed, 2u);
-  EXPECT_EQ(backend.prepared_calls, (std::vector{BackwardCalls::kDefault, BackwardCalls::kDeterministic}));
+  EXPECT_EQ(backend.num_calls, 4);
+  EXPECT_EQ(backend.num_masks, 2u);
+  EXPECT_EQ(backend.built,
+            (std::vector<MaskParts>{MaskPart::kForward, MaskPart::kBackward, MaskPart::kBackwardOrdered}));
   FlexAttention(std::span(masks, 1), {8, 4, 16, 16, DType::kBFloat16}, backend);
-  EXPECT_EQ(backend.num_single, 1);
+  EXPECT_EQ(backend.num_masks, 1u);
 }
 
 TEST(FlexAttentionHeadMasks, WhatFitsNothingIsRefused) {

@@ -9,12 +9,12 @@
 #include <random>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "reference/cells.hpp"
 #include "reference/mask_cases.hpp"
 #include "reference/tile_runs.hpp"
 #include "schedule/ready_order.hpp"
 #include "schedule/tile_list.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::schedule {
 namespace {

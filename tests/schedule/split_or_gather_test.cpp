@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/tile_list.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::schedule {
 namespace {

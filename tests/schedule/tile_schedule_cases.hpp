@@ -14,12 +14,12 @@
 #include <string_view>
 #include <vector>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/extents.hpp"
 #include "schedule/makespan.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/tile_schedule.hpp"
 #include "schedule/work_list.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::test {
 

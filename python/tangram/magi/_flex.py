@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import _settings
 from .. import flex as tangram_flex
 from .. import tokens as tangram_tokens
+from .._backends import gpu_backends
 from .._core import Mask
 from .._runs import RunsToSlices
 from .._shapes import IN_A_ROW, check_indices, check_keys, check_shapes, check_tensor_of_indices
@@ -102,7 +103,7 @@ def _stays_on_gpu(q: Tensor, k: Tensor, v: Tensor, indices: Tensor) -> bool:
     if not all(x.is_cuda and x.ndim == 3 for x in tensors) or q.dtype not in (torch.bfloat16, torch.float16):
         return False
     backend = env.backend or _settings.chosen.backend
-    return backend in (None, "sm90") and not refusal(q, k, v, indices, backend)
+    return backend in (None, *gpu_backends()) and not refusal(q, k, v, indices, backend)
 
 
 def _after_types(values: Sequence[Any]) -> Sequence[str]:

@@ -80,7 +80,7 @@ struct BackwardIndex {
   std::vector<size_t> turn_begin;
 };
 
-class CpuMask final : public PreparedMask {
+class CpuMask final : public HostMask {
  public:
   CpuMask(std::span<const AttnSlice> slices_in, const AttnShape& shape_in)
       : slices(slices_in.begin(), slices_in.end()), shape(shape_in), forward(slices_in, shape_in.seqlen_q) {
@@ -110,12 +110,6 @@ class CpuMask final : public PreparedMask {
  private:
   std::unique_ptr<BackwardIndex> backward_;
 };
-
-CpuMask& own(PreparedMask& mask, const char* function) {
-  auto* result = dynamic_cast<CpuMask*>(&mask);
-  require(result != nullptr, "{}: mask must be prepared by this backend", function);
-  return *result;
-}
 
 cpu::Tokens tokens(const ConstTensorView& view) {
   return {view.data, view.dtype, view.row_stride, view.head_stride, view.dim};
@@ -234,16 +228,15 @@ std::vector<std::string> CpuBackend::available_isas() {
 
 CpuBackend::CpuBackend(int num_threads, const std::string& isa) : kernels_(find_kernels(isa)), pool_(num_threads) {}
 
-std::unique_ptr<PreparedMask> CpuBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                                  const TileList*) const {
-  validate_prepare("CpuBackend::prepare", slices, shape);
+std::unique_ptr<HostMask> CpuBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape) const {
+  validate_mask("CpuBackend::build", slices, shape);
   return std::make_unique<CpuMask>(slices, shape);
 }
 
-void CpuBackend::index_backward(PreparedMask& mask) const { own(mask, "CpuBackend::index_backward").backward(); }
+void CpuBackend::index_backward(HostMask& mask) const { dynamic_cast<CpuMask&>(mask).backward(); }
 
-void CpuBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const {
-  CpuMask& prepared = own(mask, "CpuBackend::forward");
+void CpuBackend::forward_of(HostMask& mask, const AttnForwardArgs& args) const {
+  const auto& prepared = dynamic_cast<CpuMask&>(mask);
   const AttnShape& shape = prepared.shape;
   validate_forward("CpuBackend::forward", shape, args);
   const HostVector<float> sinks = sink_lse_table(args.sink, shape);
@@ -281,8 +274,8 @@ void CpuBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*)
   }
 }
 
-void CpuBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const {
-  CpuMask& prepared = own(mask, "CpuBackend::backward");
+void CpuBackend::backward_of(HostMask& mask, const AttnBackwardArgs& args) const {
+  auto& prepared = dynamic_cast<CpuMask&>(mask);
   const AttnShape& shape = prepared.shape;
   validate_backward("CpuBackend::backward", shape, args);
   const BackwardIndex& index = prepared.backward();

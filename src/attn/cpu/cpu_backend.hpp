@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "attn/cpu/kernels.hpp"
+#include "attn/host_backend.hpp"
 #include "attn/thread_pool.hpp"
 #include "attn/tokens/host_tokens.hpp"
-#include "tangram/attention.hpp"
 
 namespace tangram {
 
 /// Results do not depend on the number of threads: every sum has one fixed order.
-class CpuBackend final : public AttnBackend {
+class CpuBackend final : public HostBackend {
  public:
   /// `num_threads` as for ThreadPool. `isa` is one of `available_isas()`, or empty: TANGRAM_CPU_ISA or the best.
   explicit CpuBackend(int num_threads = 0, const std::string& isa = {});
@@ -23,17 +23,16 @@ class CpuBackend final : public AttnBackend {
   /// The instruction sets that this machine and this build have, best first.
   static std::vector<std::string> available_isas();
 
-  std::string_view name() const override { return "cpu"; }
+  AttnCaps caps() const override { return {.name = "cpu", .delta = true, .head_masks = true}; }
   std::string_view isa() const { return kernels_.name; }
   int num_threads() const { return pool_.num_threads(); }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
-  bool takes_delta() const override { return true; }
   const TokenAttention* token_attention() const override { return &tokens_; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override;
-  void index_backward(PreparedMask& mask) const override;
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
+
+ protected:
+  std::unique_ptr<HostMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape) const override;
+  void index_backward(HostMask& mask) const override;
+  void forward_of(HostMask& mask, const AttnForwardArgs& args) const override;
+  void backward_of(HostMask& mask, const AttnBackwardArgs& args) const override;
 
  private:
   const cpu::Kernels& kernels_;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-class ReferenceMask final : public PreparedMask {
+class ReferenceMask final : public HostMask {
  public:
   ReferenceMask(std::span<const AttnSlice> slices_in, const AttnShape& shape_in)
       : slices(slices_in.begin(), slices_in.end()), shape(shape_in) {}
@@ -38,12 +38,6 @@ class ReferenceMask final : public PreparedMask {
   std::vector<AttnSlice> slices;
   AttnShape shape;
 };
-
-ReferenceMask& own(PreparedMask& mask, const char* function) {
-  auto* result = dynamic_cast<ReferenceMask*>(&mask);
-  require(result != nullptr, "{}: mask must be prepared by this backend", function);
-  return *result;
-}
 
 float load(const ConstTensorView& view, int64_t row, int head, int d) {
   const int64_t index = row * view.row_stride + head * view.head_stride + d;
@@ -228,22 +222,21 @@ void backward_kv_head(const ReferenceMask& mask, const AttnBackwardArgs& args, i
 
 ReferenceBackend::ReferenceBackend(int num_threads) : pool_(num_threads) {}
 
-std::unique_ptr<PreparedMask> ReferenceBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                                        const TileList*) const {
-  validate_prepare("ReferenceBackend::prepare", slices, shape);
+std::unique_ptr<HostMask> ReferenceBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape) const {
+  validate_mask("ReferenceBackend::build", slices, shape);
   return std::make_unique<ReferenceMask>(slices, shape);
 }
 
-void ReferenceBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const {
-  const ReferenceMask& prepared = own(mask, "ReferenceBackend::forward");
+void ReferenceBackend::forward_of(HostMask& mask, const AttnForwardArgs& args) const {
+  const auto& prepared = dynamic_cast<ReferenceMask&>(mask);
   validate_forward("ReferenceBackend::forward", prepared.shape, args);
   pool_.parallel_for(prepared.shape.num_heads_q, [&](int64_t head, int thread_idx) {
     forward_head(prepared, args, static_cast<int>(head), [&] { pool_.check(thread_idx); });
   });
 }
 
-void ReferenceBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const {
-  const ReferenceMask& prepared = own(mask, "ReferenceBackend::backward");
+void ReferenceBackend::backward_of(HostMask& mask, const AttnBackwardArgs& args) const {
+  const auto& prepared = dynamic_cast<ReferenceMask&>(mask);
   validate_backward("ReferenceBackend::backward", prepared.shape, args);
   if (args.dsink != nullptr) {
     const int64_t num_sets = args.sink.layout == SinkLayout::kSh ? 1 : prepared.shape.seqlen_q;

@@ -4,25 +4,24 @@
 // Backend `reference`: dense attention in float64, for checking others. Every cell of the mask is asked for in turn.
 #pragma once
 
+#include "attn/host_backend.hpp"
 #include "attn/thread_pool.hpp"
 #include "attn/tokens/host_tokens.hpp"
-#include "tangram/attention.hpp"
 
 namespace tangram {
 
-class ReferenceBackend final : public AttnBackend {
+class ReferenceBackend final : public HostBackend {
  public:
   /// `num_threads` as for ThreadPool.
   explicit ReferenceBackend(int num_threads = 0);
 
-  std::string_view name() const override { return "reference"; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return std::nullopt; }
-  bool takes_delta() const override { return true; }
+  AttnCaps caps() const override { return {.name = "reference", .delta = true, .head_masks = true}; }
   const TokenAttention* token_attention() const override { return &tokens_; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override;
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override;
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override;
+
+ protected:
+  std::unique_ptr<HostMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape) const override;
+  void forward_of(HostMask& mask, const AttnForwardArgs& args) const override;
+  void backward_of(HostMask& mask, const AttnBackwardArgs& args) const override;
 
  private:
   mutable ThreadPool pool_;

@@ -9,7 +9,10 @@
 #include "attn/sm90/builder/launch.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/gpu_model.hpp"
+#include "attn/sm90/metadata.hpp"
 #include "attn/sm90/packing.hpp"
+#include "attn/sm90/padded_parts.hpp"
+#include "attn/sm90/query_backward/call.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "cuda/scratch_layout.hpp"
@@ -38,33 +41,41 @@ schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity&
 }  // namespace
 
 BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles)
-    : work_tiles_(work_tiles.work_tiles),
+    : Sm90Slot(shape),
+      work_tiles_(work_tiles.work_tiles),
       layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, work_tiles),
               schedule::has_many_key_tiles(shape, gpu_of_current_device())),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {
-  if (!kv_stationary()) return;
+  add_parts(parts_of(capacity));
+  if (!layout_.kv_stationary()) return;
   const schedule::KeyImage& keys = layout_.keys();
   call_.emplace(static_cast<size_t>(keys.num_q_tiles()), static_cast<size_t>(keys.num_accum_tiles()), shape);
 }
 
-void BlockBuffer::set(std::span<const std::span<const AttnSlice>> masks, cudaStream_t stream) {
-  check_refused();
-  require(!cuda::is_captured(stream),
-          "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
+std::unique_ptr<MaskMetadata> BlockBuffer::build(std::span<const std::span<const AttnSlice>> masks) const {
   std::vector<schedule::BlockMask> lists;
   lists.reserve(masks.size());
   for (const std::span<const AttnSlice> slices : masks) lists.push_back(layout_.make(slices));
-  layout_.check(lists);
+  return std::make_unique<BlockBufferMetadata>(parts(), std::move(lists));
+}
+
+void BlockBuffer::install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) {
+  check_errors();
+  const auto* built = dynamic_cast<const BlockBufferMetadata*>(metadata.get());
+  require(built != nullptr, "Sm90Backend::install: a padded slot needs metadata built for it (got another's)");
+  require(!cuda::is_captured(stream),
+          "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
+  layout_.check(built->masks);
   if (ring_ == nullptr) ring_ = std::make_unique<cuda::PinnedRing>(layout_.bytes());
-  const size_t bytes = layout_.write(ring_->next(), lists);
+  const size_t bytes = layout_.write(ring_->next(), built->masks);
   ring_->copy_to(memory_->image.as<void>(), bytes, stream);
   is_set_ = true;
 }
 
-void BlockBuffer::set(const MaskData& data, cudaStream_t stream) {
-  check_refused();
+void BlockBuffer::install_device(const MaskData& data, cudaStream_t stream) {
+  check_errors();
   schedule::check_is_blocks(data);
   builder::launch_build(build_, schedule::builder::block_lists_of(layout_, std::get<BlockTable>(data)), stream);
   // Last, since kernels read lists before they wait for the kernel in front of them, but never before a copy.
@@ -73,7 +84,29 @@ void BlockBuffer::set(const MaskData& data, cudaStream_t stream) {
   is_set_ = true;
 }
 
-void BlockBuffer::fill(ForwardParams& params) const {
+void BlockBuffer::check_call(const char* function, AttnPasses other) const {
+  check_installed(function, is_set_, capacity(), other);
+  check_errors();
+}
+
+void BlockBuffer::check_backward(const char* function, const AttnBackwardArgs& args) const {
+  check_call(function, AttnPasses::kForward);
+  require(query_backward::takes(args, false),
+          "{}: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and not "
+          "deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
+          function, args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv,
+          args.options.deterministic);
+  require(args.keys_ready == nullptr, "{}: keys_ready must be null but for padded slots without block_size (got one)",
+          function);
+}
+
+ForwardChoice BlockBuffer::forward_choice() const {
+  return {.work_tiles = work_tiles_,
+          .gathers = layout_.gathers() || work_tiles_ == ForwardWorkTiles::kAligned,
+          .many_runs = true};
+}
+
+void BlockBuffer::fill(ForwardParams& params, int /*pack*/) const {
   params.work_tiles = at<MaskTile>(layout_.forward_work_tiles());
   params.runs = at<TileRange>(layout_.runs());
   params.counters = at<int32_t>(layout_.bytes());
@@ -84,17 +117,22 @@ void BlockBuffer::fill(ForwardParams& params) const {
   params.groups_per_section = by_group ? 1 : layout_.forward_section();
 }
 
-query_backward::GroupListView BlockBuffer::backward_lists() const {
+query_backward::GroupListView BlockBuffer::sparse_lists() const {
   const bool by_group = layout_.listed_head_groups() > 1;
   return {at<schedule::GroupWorkTile>(layout_.backward_work_tiles()),
-          groups(),
+          key_groups(),
           at<schedule::RowBits>(0),
           static_cast<int32_t>(layout_.num_work_tiles(1)),
           by_group ? 1 : layout_.num_head_groups(),
           by_group ? 1 : layout_.backward_section()};
 }
 
-void BlockBuffer::fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const {
+int64_t BlockBuffer::num_backward_work_tiles(bool /*deterministic*/) const {
+  return layout_.keys().schedule().num_work_tiles();
+}
+
+void BlockBuffer::fill(backward::Params& params, backward::PrePostParams& pre_post, const AttnBackwardArgs& /*args*/,
+                       void* workspace) const {
   const schedule::KeyImage& keys = layout_.keys();
   call_->place(params, pre_post, workspace);
   params.work_tiles = at<backward::WorkTile>(keys.work_tiles());
@@ -123,8 +161,9 @@ bool BlockBuffer::is_held_by_graphs() const {
   return memory_.use_count() > 1;
 }
 
-size_t BlockBuffer::host_bytes() const {
-  return builder::ErrorReportBuffer::kBytes + (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks);
+int64_t BlockBuffer::host_bytes() const {
+  return static_cast<int64_t>(builder::ErrorReportBuffer::kBytes +
+                              (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks));
 }
 
 }  // namespace tangram::sm90

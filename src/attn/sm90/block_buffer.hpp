@@ -15,6 +15,7 @@
 #include "attn/sm90/builder/error_report_buffer.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
+#include "attn/sm90/slot.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
@@ -28,45 +29,49 @@ namespace tangram::sm90 {
 /// An image (NOTE [block image]) in device memory, the counters of the forward kernel behind it, memory in which images
 /// are built, and host memory from which they are copied. All is allocated on construction. What calls are given
 /// depends on the capacity alone. Used by one call at a time.
-class BlockBuffer {
+class BlockBuffer final : public Sm90Slot {
  public:
   /// `work_tiles`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do
   /// not take, CudaError.
   BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles);
 
-  /// Enqueues the copy of the lists of these masks, one for each head group. Throws InvalidArgument before that if they
-  /// do not fit, CudaError.
-  void set(std::span<const std::span<const AttnSlice>> masks, cudaStream_t stream);
+  /// What install() takes, of masks for each head group.
+  std::unique_ptr<MaskMetadata> build(std::span<const std::span<const AttnSlice>> masks) const;
+  /// Enqueues the copy of the lists, a BlockBufferMetadata. Throws InvalidArgument before that if they do not fit,
+  /// CudaError.
+  void install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) override;
   /// Enqueues kernels that build the lists; may be captured. Throws InvalidArgument for what can be seen without the
   /// data, CudaError.
-  void set(const MaskData& data, cudaStream_t stream);
-  bool is_set() const { return is_set_; }
+  void install_device(const MaskData& data, cudaStream_t stream) override;
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
-  void check_refused() const { memory_->control_block.check(); }
+  void check_errors() const override { memory_->control_block.check(); }
 
-  /// Fills in pointers and sizes of lists.
-  void fill(ForwardParams& params) const;
-  /// GatheredParams::groups.
-  const int32_t* groups() const { return at<int32_t>(0); }
-  query_backward::GroupListView backward_lists() const;  ///< of a backward pass that gathers
-  /// The same for the KV-stationary kernel, with pointers into its workspace: backward_workspace_bytes(), of any
-  /// content.
-  void fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const;
-  size_t backward_workspace_bytes() const;
-
+  void check_forward(const char* function) const override { check_call(function, AttnPasses::kBackward); }
+  void check_backward(const char* function, const AttnBackwardArgs& args) const override;
   /// As those of ListBuffer.
-  void keep_while_graph_lives(cudaStream_t stream) const;
-  bool is_held_by_graphs() const;
-
+  void before_forward(cudaStream_t stream) const override { keep_while_graph_lives(stream); }
+  void before_backward(const AttnBackwardArgs& /*args*/, cudaStream_t stream) const override {
+    keep_while_graph_lives(stream);
+  }
+  ForwardChoice forward_choice() const override;
+  void fill(ForwardParams& params, int pack) const override;
+  const int32_t* key_groups() const override { return at<int32_t>(0); }
+  bool is_sparse(const AttnBackwardArgs& /*args*/) const override { return !layout_.kv_stationary(); }
+  query_backward::GroupListView sparse_lists() const override;
+  void fill(backward::Params& params, backward::PrePostParams& pre_post, const AttnBackwardArgs& args,
+            void* workspace) const override;
+  int64_t num_backward_work_tiles(bool deterministic) const override;
+  size_t backward_workspace_bytes(bool /*deterministic*/) const override { return backward_workspace_bytes(); }
+  size_t backward_workspace_bytes() const override;
+  bool is_held_by_graphs() const override;
+  int64_t device_bytes() const override { return static_cast<int64_t>(memory_->image.bytes() + memory_->work.bytes()); }
+  int64_t host_bytes() const override;
   const MaskCapacity& capacity() const { return layout_.capacity(); }
-  ForwardWorkTiles forward_work_tiles() const { return work_tiles_; }
-  /// Whether the forward pass has gathered runs.
-  bool gathers() const { return layout_.gathers(); }
-  bool kv_stationary() const { return layout_.kv_stationary(); }
-  size_t device_bytes() const { return memory_->image.bytes() + memory_->work.bytes(); }
-  size_t host_bytes() const;
 
  private:
+  void check_call(const char* function, AttnPasses other) const;
+  void keep_while_graph_lives(cudaStream_t stream) const;
+
   /// Graphs that were captured with it hold it, too.
   struct Memory {
     cuda::DeviceBuffer image, work;

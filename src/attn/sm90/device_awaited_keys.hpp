@@ -25,6 +25,7 @@ class DeviceAwaitedKeys {
   void before_call(cudaStream_t stream) const { arrays_.before_call(stream); }
   /// Parameters of a call; `arrivals` may be null.
   ReadyFlagParams params(const KvReadyFlags* ready_flags) const;
+  bool empty() const { return all_ == 0; }
   size_t device_bytes() const { return arrays_.device_bytes(); }
 
  private:

@@ -8,9 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <vector>
 
-#include "attn/sm90/local_kv_ranges.hpp"
+#include "attn/gpu/local_kv_table.hpp"
 #include "cuda/packed_arrays.hpp"
 
 namespace tangram::sm90 {
@@ -19,7 +19,8 @@ namespace tangram::sm90 {
 class DeviceLocalKvRanges {
  public:
   DeviceLocalKvRanges() = default;
-  DeviceLocalKvRanges(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
+  /// `of_granule`: as local_ranges_of_granules() has it; `num_rows`: that the other tensors must have, 0: none.
+  DeviceLocalKvRanges(const std::vector<GranuleRange>& of_granule, int64_t num_rows);
 
   bool empty() const { return num_rows_ == 0; }
   /// Rows that the other tensors must have.

@@ -3,6 +3,11 @@
 
 #include "attn/sm90/list_buffer.hpp"
 
+#include <tuple>
+
+#include "attn/sm90/metadata.hpp"
+#include "attn/sm90/packing.hpp"
+#include "attn/sm90/padded_parts.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "schedule/buffer_capacity.hpp"
@@ -11,6 +16,9 @@
 namespace tangram::sm90 {
 
 namespace {
+
+/// Steps of the longest work tile of a pack, over the mean: 3.2 to 5.8 of packs of log-normal lengths on ranks.
+constexpr int64_t kLongestOfPacks = 5;
 
 size_t accum_tiles_of(const schedule::ImageLayout& layout, const AttnShape& shape) {
   if (shape.num_heads_q == shape.num_heads_kv) return 0;  // a work tile has one head
@@ -21,7 +29,7 @@ size_t accum_tiles_of(const schedule::ImageLayout& layout, const AttnShape& shap
 
 ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardWorkTiles work_tiles,
                        const MaskCapacity& capacity)
-    : shape_(shape),
+    : Sm90Slot(shape),
       forward_(forward),
       work_tiles_(work_tiles),
       capacity_(capacity),
@@ -29,6 +37,7 @@ ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, Forward
       call_(static_cast<size_t>(layout_.num_q_tiles()), accum_tiles_of(layout_, shape), shape),
       memory_(
           std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))) {
+  add_parts(parts_of(capacity));
   if (capacity.block_size > 0) {
     make_builder();
   } else {
@@ -39,11 +48,14 @@ ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, Forward
 void ListBuffer::make_ring() { ring_ = std::make_unique<cuda::PinnedRing>(layout_.bytes()); }
 
 void ListBuffer::make_builder() {
-  builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape_, forward_, capacity_, memory_->as<std::byte>());
+  builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape(), forward_, capacity_, memory_->as<std::byte>());
 }
 
-void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream) {
-  check_refused();
+void ListBuffer::install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) {
+  check_errors();
+  const auto* built = dynamic_cast<const ListBufferMetadata*>(metadata.get());
+  require(built != nullptr, "Sm90Backend::install: a padded slot needs metadata built for it (got another's)");
+  const auto& [forward, backward] = std::tie(built->forward, built->backward);
   layout_.check(forward, backward);
   require(capacity_.block_size == 0 || schedule::sees_whole_query_tiles(backward),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
@@ -57,11 +69,11 @@ void ListBuffer::set(const TileList& forward, const schedule::WorkList& backward
   is_set_ = true;
 }
 
-void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
-  check_refused();
+void ListBuffer::install_device(const MaskData& data, cudaStream_t stream) {
+  check_errors();
   MaskCapacity room = capacity_;
   if (room.max_slices == 0) room.max_slices = room.max_documents;
-  schedule::check_capacity(data, shape_, room);
+  schedule::check_capacity(data, shape(), room);
   if (builder_ == nullptr) {
     require(!cuda::is_captured(stream),
             "MaskBuffer: the first mask that the GPU builds must be set before a stream is captured, since that "
@@ -73,15 +85,38 @@ void ListBuffer::set(const MaskData& data, cudaStream_t stream) {
   is_set_ = true;
 }
 
-void ListBuffer::fill(ForwardParams& params) const {
+void ListBuffer::check_call(const char* function, AttnPasses other) const {
+  check_installed(function, is_set_, capacity_, other);
+  check_errors();
+}
+
+void ListBuffer::check_backward(const char* function, const AttnBackwardArgs& args) const {
+  check_call(function, AttnPasses::kForward);
+  require(args.options.deterministic == capacity_.deterministic,
+          "{}: calls must be deterministic as the MaskBuffer is made for (got deterministic={})", function,
+          args.options.deterministic);
+}
+
+ForwardChoice ListBuffer::forward_choice() const {
+  const bool aligned = work_tiles_ == ForwardWorkTiles::kAligned;
+  return {.work_tiles = work_tiles_, .gathers = aligned, .many_runs = capacity_.block_size > 0};
+}
+
+void ListBuffer::fill(ForwardParams& params, int pack) const {
   params.work_tiles = at<MaskTile>(layout_.forward_work_tiles());
   params.runs = at<TileRange>(layout_.forward_runs());
   params.intervals = at<RowInterval>(layout_.intervals());
   params.counters = at<int32_t>(layout_.bytes());
   params.num_work_tiles = static_cast<int32_t>(layout_.num_forward_work_tiles());
+  params.num_groups = shape().num_heads_q / pack;
+  // The order of work must not depend on the mask that is there when a graph is captured: sections are as long as
+  // those of packs.
+  params.groups_per_section =
+      groups_per_section(shape(), forward_bytes_of_key(shape()), params.num_work_tiles, kLongestOfPacks, pack);
 }
 
-void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const {
+void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_post, const AttnBackwardArgs& args,
+                      void* workspace) const {
   call_.place(params, pre_post, workspace);
   params.work_tiles = at<backward::WorkTile>(layout_.backward_work_tiles());
   params.runs = at<TileRange>(layout_.backward_runs());
@@ -93,6 +128,7 @@ void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_pos
   params.covered_queries = capacity_.block_size > 0 ? nullptr : pre_post.covered_queries;
   params.dq_order_segments = at<backward::DqOrderSegment>(layout_.dq_order_segments());
   params.num_q_tiles = pre_post.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
+  pre_post.keys_ready = args.keys_ready;
   pre_post.num_accum_tiles = call_.num_kernels * static_cast<int32_t>(call_.accum_tiles);
   params.mask_info = pre_post.mask_info = at<backward::BackwardMaskInfo>(layout_.mask_info());
 }
@@ -100,6 +136,19 @@ void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_pos
 void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const {
   cuda::keep_while_graph_lives(stream, memory_);
   if (builder_ != nullptr) cuda::keep_while_graph_lives(stream, builder_);
+}
+
+size_t ListBuffer::backward_workspace_bytes() const {
+  return capacity_.passes == AttnPasses::kForward ? 0 : call_.bytes();
+}
+
+int64_t ListBuffer::device_bytes() const {
+  return static_cast<int64_t>(memory_->bytes() + (builder_ == nullptr ? 0 : builder_->device_bytes()));
+}
+
+int64_t ListBuffer::host_bytes() const {
+  return static_cast<int64_t>((ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks) +
+                              (builder_ == nullptr ? 0 : builder_->host_bytes()));
 }
 
 bool ListBuffer::is_held_by_graphs() const {

@@ -13,6 +13,7 @@
 #include "attn/sm90/builder/device_builder.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/params.hpp"
+#include "attn/sm90/slot.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/pinned_ring.hpp"
 #include "schedule/mask_image.hpp"
@@ -22,44 +23,49 @@ namespace tangram::sm90 {
 /// An image (NOTE [image]) in device memory, the counters of the forward kernel behind it, and host memory from which
 /// images are copied: of a buffer for blocks from the first mask of the host on. What calls are given depends on the
 /// capacity alone: pointers, and sizes of grids. Used by one call at a time.
-class ListBuffer {
+class ListBuffer final : public Sm90Slot {
  public:
   /// Allocates. `forward`: shape of the tiles of the forward pass, which `work_tiles` are. Throws InvalidArgument,
   /// CudaError.
   ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardWorkTiles work_tiles,
              const MaskCapacity& capacity);
 
-  /// Enqueues the copy of the lists. Throws InvalidArgument before that if they do not fit, CudaError.
-  void set(const TileList& forward, const schedule::WorkList& backward, cudaStream_t stream);
+  /// Enqueues the copy of the lists, a ListBufferMetadata. Throws InvalidArgument before that if they do not fit,
+  /// CudaError.
+  void install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) override;
   /// Enqueues kernels that build the lists out of data in device memory; may be captured, but for the first time, when
   /// it allocates, unless the buffer is for blocks. Throws InvalidArgument for what can be seen without the data,
   /// CudaError.
-  void set(const MaskData& data, cudaStream_t stream);
-  bool is_set() const { return is_set_; }
+  void install_device(const MaskData& data, cudaStream_t stream) override;
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
-  void check_refused() const {
+  void check_errors() const override {
     if (builder_ != nullptr) builder_->check();
   }
 
-  /// Fills in pointers and sizes of lists, and those of the workspace: backward_workspace_bytes(), of any content.
-  void fill(ForwardParams& params) const;
-  void fill(backward::Params& params, backward::PrePostParams& pre_post, void* workspace) const;
-  size_t backward_workspace_bytes() const { return call_.bytes(); }
-
-  /// Keeps the lists as long as the graph lives that is captured on `stream`, if one is.
-  void keep_while_graph_lives(cudaStream_t stream) const;
-  bool is_held_by_graphs() const;
+  void check_forward(const char* function) const override { check_call(function, AttnPasses::kBackward); }
+  void check_backward(const char* function, const AttnBackwardArgs& args) const override;
+  /// Keep the lists as long as the graph lives that is captured on `stream`, if one is.
+  void before_forward(cudaStream_t stream) const override { keep_while_graph_lives(stream); }
+  void before_backward(const AttnBackwardArgs& /*args*/, cudaStream_t stream) const override {
+    keep_while_graph_lives(stream);
+  }
+  ForwardChoice forward_choice() const override;
+  void fill(ForwardParams& params, int pack) const override;
+  bool is_sparse(const AttnBackwardArgs& /*args*/) const override { return false; }
+  void fill(backward::Params& params, backward::PrePostParams& pre_post, const AttnBackwardArgs& args,
+            void* workspace) const override;
+  size_t backward_workspace_bytes(bool /*deterministic*/) const override { return backward_workspace_bytes(); }
+  size_t backward_workspace_bytes() const override;
+  bool is_held_by_graphs() const override;
 
   const MaskCapacity& capacity() const { return capacity_; }
   const TileShape& forward_tile() const { return forward_; }
-  ForwardWorkTiles forward_work_tiles() const { return work_tiles_; }
-  size_t device_bytes() const { return memory_->bytes() + (builder_ == nullptr ? 0 : builder_->device_bytes()); }
-  size_t host_bytes() const {
-    return (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks) +
-           (builder_ == nullptr ? 0 : builder_->host_bytes());
-  }
+  int64_t device_bytes() const override;
+  int64_t host_bytes() const override;
 
  private:
+  void check_call(const char* function, AttnPasses other) const;
+  void keep_while_graph_lives(cudaStream_t stream) const;
   void make_ring();
   void make_builder();
   template <class T>
@@ -67,7 +73,6 @@ class ListBuffer {
     return reinterpret_cast<T*>(memory_->as<char>() + offset);
   }
 
-  AttnShape shape_;
   TileShape forward_;
   ForwardWorkTiles work_tiles_;
   MaskCapacity capacity_;

@@ -36,6 +36,12 @@ ForwardWorkTiles plain_work_tiles(const AttnShape& shape) {
   return shape.seqlen_q * shape.num_heads_q >= kManyRows ? ForwardWorkTiles::kMany : ForwardWorkTiles::kPlain;
 }
 
+TileShape forward_tile(const AttnShape& shape) {
+  const ForwardWorkTiles work_tiles = plain_work_tiles(shape);
+  return {work_tile_rows(shape, work_tiles) / packed_heads(shape, work_tiles),
+          forward_tile_keys(shape.head_dim, shape.head_dim_v, false, work_tiles)};
+}
+
 int32_t groups_per_section(const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps, int64_t longest_steps,
                            int pack) {
   const GpuModel gpu = gpu_of_current_device();

@@ -8,6 +8,7 @@
 
 #include "attn/sm90/common/shapes.hpp"
 #include "tangram/attn_shape.hpp"
+#include "tangram/tile_list.hpp"
 
 namespace tangram::sm90 {
 
@@ -20,6 +21,10 @@ int packed_heads(const AttnShape& shape);
 int packed_heads(const AttnShape& shape, ForwardWorkTiles work_tiles);
 /// The work tiles of the forward kernels for this shape that do not gather.
 ForwardWorkTiles plain_work_tiles(const AttnShape& shape);
+/// The tiles of their lists.
+TileShape forward_tile(const AttnShape& shape);
+/// What a forward pass reads of a key of a key head, K and V.
+inline int64_t forward_bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
 /// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
 /// key heads at a time, in sections of equal size. A section must last four times as long as the longest work tile,
 /// though, or the multiprocessors would wait for those with which the last section begins.

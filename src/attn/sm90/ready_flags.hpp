@@ -16,7 +16,7 @@ using schedule::kReadyGranule;
 struct ReadyFlagParams {
   KvReadyFlags ready_flags;
   const uint64_t* needed;      ///< for every granule of keys the bits of the flags that it needs
-  const int32_t* flag_of_bit;  ///< [kMaxKeyFlags]
+  const int32_t* flag_of_bit;  ///< [kMaxReadyFlags]
   uint64_t pending;            ///< all bits
 };
 

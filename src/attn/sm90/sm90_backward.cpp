@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
-#include "attn/sm90/backward/device_work_list.hpp"
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/backward/pre_post_arguments.hpp"
 #include "attn/sm90/call_workspace.hpp"
@@ -18,8 +16,8 @@
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/query_backward/call.hpp"
+#include "attn/sm90/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
@@ -29,7 +27,7 @@ namespace tangram {
 namespace {
 
 using sm90::check_view;
-using sm90::Sm90Mask;
+using sm90::Sm90Slot;
 using sm90::backward::grad_type;
 using sm90::backward::Params;
 using sm90::backward::PrePostParams;
@@ -163,7 +161,7 @@ void fill_edge(PrePostParams& pre_post, const AttnShape& shape, const AttnBackwa
   pre_post.head_dim_v = shape.head_dim_v;
 }
 
-void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const PrePostParams& pre_post,
+void launch_sink(const AttnShape& shape, const AttnBackwardArgs& args, const PrePostParams& pre_post,
                  cudaStream_t stream) {
   sm90::backward::SinkParams params{};
   params.sink = args.sink.data;
@@ -181,11 +179,11 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const PrePo
   params.dout_row_stride = pre_post.dout_row_stride;
   params.dout_head_stride = pre_post.dout_head_stride;
   params.out_float32 = pre_post.out_float32;
-  params.half = mask.shape.dtype == DType::kFloat16;
-  params.head_dim_v = mask.shape.head_dim_v;
-  params.seqlen_q = mask.shape.seqlen_q;
+  params.half = shape.dtype == DType::kFloat16;
+  params.head_dim_v = shape.head_dim_v;
+  params.seqlen_q = shape.seqlen_q;
   params.num_q_tiles = pre_post.num_q_tiles;
-  params.num_heads_q = mask.shape.num_heads_q;
+  params.num_heads_q = shape.num_heads_q;
   params.heads_per_mask = pre_post.heads_per_mask;
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.per_row = args.sink.layout == SinkLayout::kSsh;
@@ -194,102 +192,42 @@ void launch_sink(const Sm90Mask& mask, const AttnBackwardArgs& args, const PrePo
 
 }  // namespace
 
-bool Sm90Backend::takes_gathered(const PreparedMask& mask, const AttnBackwardArgs& args) const {
-  const Sm90Mask& prepared = sm90::as_sm90(mask);
-  return prepared.backward_groups != nullptr && sm90::query_backward::takes(args, !prepared.awaited_keys.empty());
-}
-
-int64_t Sm90Backend::backward_workspace_bytes(const PreparedMask& mask) const {
-  const Sm90Mask& prepared = sm90::as_sm90(mask);
-  if (prepared.block_buffer != nullptr) {
-    return static_cast<int64_t>(prepared.block_buffer->backward_workspace_bytes());
-  }
-  if (prepared.buffer != nullptr) {
-    const bool has_backward = prepared.buffer->capacity().passes != AttnPasses::kForward;
-    return has_backward ? static_cast<int64_t>(prepared.buffer->backward_workspace_bytes()) : 0;
-  }
-  size_t bytes = 0;
-  for (const auto* lists : {prepared.backward.get(), prepared.deterministic_backward.get()}) {
-    if (lists != nullptr) bytes = std::max(bytes, lists->workspace_bytes());
-  }
-  if (prepared.backward_groups) bytes = std::max(bytes, prepared.backward_groups->workspace_bytes());
-  return static_cast<int64_t>(bytes);
-}
-
-void Sm90Backend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
-  const Sm90Mask& prepared = sm90::as_sm90(mask);
+void Sm90Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* stream) const {
+  const Sm90Slot& slot = sm90::as_sm90(given);
+  const AttnShape& shape = slot.shape();
   const bool deterministic = args.options.deterministic;
-  const sm90::backward::DeviceWorkList* const lists = prepared.backward_of(deterministic);
-  require(lists != nullptr || prepared.is_buffer() || takes_gathered(mask, args),
-          "Sm90Backend::backward: prepare_backward() of such calls must come first (got deterministic={})",
-          deterministic);
-  sm90::check_buffer(kFunction, prepared, AttnPasses::kForward);
-  check_backward(prepared.shape, args);
-  require(args.keys_ready == nullptr || prepared.buffer != nullptr,
-          "Sm90Backend::backward: keys_ready must be null but for a mask of make_buffer() without block_size (got "
-          "another)");
+  slot.check_backward(kFunction, args);
+  check_backward(shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
-  const bool kv_stationary = prepared.block_buffer != nullptr && prepared.block_buffer->kv_stationary();
-  const bool gathers = prepared.backward_groups != nullptr || prepared.block_buffer != nullptr;
-  const bool is_taken = gathers && sm90::query_backward::takes(args, !prepared.awaited_keys.empty());
-  require(
-      is_taken || prepared.block_buffer == nullptr,
-      "Sm90Backend::backward: calls with a MaskBuffer for blocks must be without softcap, dsink and accumulation, and "
-      "not deterministic (got softcap={}, dsink={}, accumulate_dq={}, accumulate_dkv={}, deterministic={})",
-      args.options.softcap, args.dsink != nullptr, args.accumulate_dq, args.accumulate_dkv, deterministic);
-  if (is_taken && !kv_stationary) {
-    const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(prepared.shape));
+  if (slot.is_sparse(args)) {
+    const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(shape));
     const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
-    sm90::query_backward::GroupListView lists_of_groups;
-    if (prepared.block_buffer != nullptr) {
-      prepared.block_buffer->keep_while_graph_lives(cuda_stream);
-      lists_of_groups = prepared.block_buffer->backward_lists();
-    } else {
-      prepared.backward_groups->before_call(cuda_stream);
-      lists_of_groups = prepared.backward_groups->view();
-    }
-    sm90::query_backward::enqueue(lists_of_groups, prepared.shape, args, workspace.data(), cuda_stream);
+    slot.before_backward(args, cuda_stream);
+    sm90::query_backward::enqueue(slot.sparse_lists(), shape, args, workspace.data(), cuda_stream);
     return;
   }
-  const int64_t needed =
-      lists != nullptr ? static_cast<int64_t>(lists->workspace_bytes()) : backward_workspace_bytes(mask);
+  const auto needed = static_cast<int64_t>(slot.backward_workspace_bytes(deterministic));
   const sm90::CallWorkspace workspace(kFunction, args.workspace, needed, cuda_stream);
   const cuda::ProfileRange range("tangram: attention backward");
+  const sm90::DeviceKeySources& sources = slot.backward_sources(deterministic);
   Params params{};
   PrePostParams pre_post{};
   params.local_ranges =
-      sm90::local_kv_params("Sm90Backend::backward", prepared, args.k_local, args.v_local, args.local_kv_table);
-  fill_params(params, prepared.shape, args);
-  params.ready_flags = prepared.awaited_keys_on_device.params(args.ready_flags);
-  fill_edge(pre_post, prepared.shape, args, params.softmax_scale);
-  pre_post.always_zeroed =
-      sm90::adds_dq_from_registers(prepared.shape.head_dim, prepared.shape.head_dim_v, deterministic);
-  int64_t num_work_tiles = std::numeric_limits<int64_t>::max();  // of a buffer: not known
-  if (prepared.buffer != nullptr) {
-    require(deterministic == prepared.buffer->capacity().deterministic,
-            "Sm90Backend::backward: calls must be deterministic as the MaskBuffer is made for (got deterministic={})",
-            deterministic);
-    prepared.buffer->fill(params, pre_post, workspace.data());
-    pre_post.keys_ready = args.keys_ready;
-    prepared.buffer->keep_while_graph_lives(cuda_stream);
-  } else if (kv_stationary) {
-    prepared.block_buffer->fill(params, pre_post, workspace.data());
-    prepared.block_buffer->keep_while_graph_lives(cuda_stream);
-    num_work_tiles = params.num_work_tiles;
-  } else {
-    prepared.before_call(cuda_stream);
-    lists->before_call(cuda_stream);
-    lists->fill(params, pre_post, deterministic, workspace.data());
-    num_work_tiles = lists->num_work_tiles(deterministic);
-  }
+      sm90::local_kv_params(kFunction, shape, sources, args.k_local, args.v_local, args.local_kv_table);
+  fill_params(params, shape, args);
+  params.ready_flags = sources.awaited.params(args.ready_flags);
+  fill_edge(pre_post, shape, args, params.softmax_scale);
+  pre_post.always_zeroed = sm90::adds_dq_from_registers(shape.head_dim, shape.head_dim_v, deterministic);
+  slot.before_backward(args, cuda_stream);
+  slot.fill(params, pre_post, args, workspace.data());
   const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, num_work_tiles));
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, slot.num_backward_work_tiles(deterministic)));
   if (args.dsink != nullptr) sm90::backward::load_sink();
-  sm90::backward::launch({prepared.shape.dtype == DType::kFloat16, prepared.shape.head_dim, prepared.shape.head_dim_v,
+  sm90::backward::launch({shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v,
                           takes_softcap(args.options, params.softmax_scale), deterministic},
                          params, pre_post, ctas, cuda_stream);
-  if (args.dsink != nullptr) launch_sink(prepared, args, pre_post, cuda_stream);
+  if (args.dsink != nullptr) launch_sink(shape, args, pre_post, cuda_stream);
 }
 
 }  // namespace tangram

@@ -15,10 +15,20 @@ namespace tangram {
 namespace {
 
 /// The arguments of a call that lie in memory, each with a buffer of its own.
-enum Slot { kQ, kK, kV, kOut, kLse, kMaxLogits, kSink, kDout, kDq, kDk, kDv, kDsink, kDelta, kNumSlots };
+enum Argument { kQ, kK, kV, kOut, kLse, kMaxLogits, kSink, kDout, kDq, kDk, kDv, kDsink, kDelta, kNumSlots };
 
-struct StagedMask final : PreparedMask {
-  std::unique_ptr<PreparedMask> inner;
+struct StagedMetadata final : MaskMetadata {
+  StagedMetadata(std::unique_ptr<MaskMetadata> of, std::vector<Range> keys)
+      : MaskMetadata(of->parts()), inner(std::move(of)), seen_keys(std::move(keys)) {}
+
+  std::unique_ptr<MaskMetadata> inner;
+  std::vector<Range> seen_keys;  // sorted, apart: rows that some slice shows
+};
+
+struct StagedSlot final : MaskSlot {
+  void add(MaskParts parts) { add_parts(parts); }
+
+  std::unique_ptr<MaskSlot> inner;
   AttnShape shape;
   std::vector<Range> seen_keys;  // sorted, apart: rows that some slice shows
   std::vector<Range> all_keys;
@@ -27,11 +37,13 @@ struct StagedMask final : PreparedMask {
 
 std::vector<Range> whole(int64_t rows) { return rows > 0 ? std::vector<Range>{{0, rows}} : std::vector<Range>{}; }
 
-std::vector<Range> seen_keys(std::span<const AttnSlice> slices) {
+std::vector<Range> seen_keys(std::span<const std::span<const AttnSlice>> masks) {
   std::vector<Range> ranges;
-  for (const AttnSlice& slice : slices) {
-    const Range keys = canonical(slice).k_range;
-    if (!keys.empty()) ranges.push_back(keys);
+  for (const std::span<const AttnSlice> slices : masks) {
+    for (const AttnSlice& slice : slices) {
+      const Range keys = canonical(slice).k_range;
+      if (!keys.empty()) ranges.push_back(keys);
+    }
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   std::vector<Range> joined;
@@ -45,9 +57,9 @@ std::vector<Range> seen_keys(std::span<const AttnSlice> slices) {
   return joined;
 }
 
-StagedMask& as_staged(PreparedMask& mask) {
-  auto* staged = dynamic_cast<StagedMask*>(&mask);
-  require(staged != nullptr, "StagingBackend: the mask must have been prepared by this backend (got another's)");
+StagedSlot& as_staged(MaskSlot& slot) {
+  auto* staged = dynamic_cast<StagedSlot*>(&slot);
+  require(staged != nullptr, "StagingBackend: the slot must be of this backend (got another's)");
   return *staged;
 }
 
@@ -66,7 +78,7 @@ class StagingBackend::Buffers {
   Buffers& operator=(const Buffers&) = delete;
 
   /// The device's copy of `host`, whose rows `rows` are copied now.
-  TensorView stage(Slot slot, const ConstTensorView& host, const std::vector<Range>& rows) {
+  TensorView stage(Argument slot, const ConstTensorView& host, const std::vector<Range>& rows) {
     const TensorView device = view_like(slot, host);
     for (const Range& range : rows) {
       for_each_block(host, device, range, [&](size_t host_at, size_t device_at, size_t pitch, const Pitched& block) {
@@ -86,7 +98,7 @@ class StagingBackend::Buffers {
   }
 
   /// The device's copy of `count` floats, copied now if `upload`; null for null.
-  float* stage(Slot slot, const float* host, int64_t count, bool upload) {
+  float* stage(Argument slot, const float* host, int64_t count, bool upload) {
     if (host == nullptr) return nullptr;
     const size_t bytes = static_cast<size_t>(count) * sizeof(float);
     auto* device = static_cast<float*>(at_least(slot, bytes));
@@ -104,7 +116,7 @@ class StagingBackend::Buffers {
     size_t bytes = 0;
   };
 
-  void* at_least(Slot slot, size_t bytes) {
+  void* at_least(Argument slot, size_t bytes) {
     Buffer& buffer = buffers_[slot];
     if (buffer.data == nullptr || buffer.bytes < bytes) {
       if (buffer.data != nullptr) memory_.release(buffer.data);
@@ -115,7 +127,7 @@ class StagingBackend::Buffers {
     return buffer.data;
   }
 
-  TensorView view_like(Slot slot, const ConstTensorView& host) {
+  TensorView view_like(Argument slot, const ConstTensorView& host) {
     const auto bytes = static_cast<size_t>(host.rows * host.row_bytes());
     return {
         {at_least(slot, bytes), host.dtype, host.rows, host.heads, host.dim, int64_t{host.heads} * host.dim, host.dim}};
@@ -163,23 +175,40 @@ StagingBackend::StagingBackend(std::unique_ptr<AttnBackend> backend, std::unique
 
 StagingBackend::~StagingBackend() = default;
 
-std::unique_ptr<PreparedMask> StagingBackend::prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                                      const TileList* tiles) const {
-  auto mask = std::make_unique<StagedMask>();
-  mask->inner = backend_->prepare(slices, shape, tiles);
-  mask->shape = shape;
-  mask->seen_keys = seen_keys(slices);
-  mask->all_keys = whole(shape.seqlen_k);
-  mask->all_queries = whole(shape.seqlen_q);
-  return mask;
+AttnCaps StagingBackend::caps() const {
+  const AttnCaps of = backend_->caps();
+  return {.name = of.name, .gpu = of.gpu, .delta = of.delta, .head_masks = of.head_masks};
 }
 
-void StagingBackend::prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const {
-  backend_->prepare_backward(*as_staged(mask).inner, transposed_tiles, calls);
+std::unique_ptr<MaskMetadata> StagingBackend::build(const MaskRequest& request) const {
+  for (const std::span<const AttnSlice> slices : request.masks) {
+    validate_mask("StagingBackend::build", slices, request.shape);
+  }
+  return std::make_unique<StagedMetadata>(backend_->build(request), seen_keys(request.masks));
 }
 
-void StagingBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const {
-  StagedMask& staged = as_staged(mask);
+std::unique_ptr<MaskSlot> StagingBackend::make_slot(const AttnShape& shape, const MaskCapacity* capacity) const {
+  require(capacity == nullptr, "StagingBackend::make_slot: capacity needs tensors on the device (got host memory)");
+  auto slot = std::make_unique<StagedSlot>();
+  slot->inner = backend_->make_slot(shape);
+  slot->shape = shape;
+  slot->all_keys = whole(shape.seqlen_k);
+  slot->all_queries = whole(shape.seqlen_q);
+  return slot;
+}
+
+void StagingBackend::install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const {
+  StagedSlot& staged = as_staged(slot);
+  require_no_stream(stream);
+  auto* built = dynamic_cast<StagedMetadata*>(metadata.get());
+  require(built != nullptr, "StagingBackend::install: the metadata must be of this backend (got another's)");
+  staged.seen_keys = std::move(built->seen_keys);
+  staged.add(built->parts());
+  backend_->install(*staged.inner, std::move(built->inner));
+}
+
+void StagingBackend::forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const {
+  StagedSlot& staged = as_staged(slot);
   require_no_stream(stream);
   validate_forward("StagingBackend::forward", staged.shape, args);
   const std::lock_guard lock(mutex_);
@@ -203,11 +232,11 @@ void StagingBackend::forward(PreparedMask& mask, const AttnForwardArgs& args, vo
   memory_->synchronize();
 }
 
-void StagingBackend::backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const {
-  StagedMask& staged = as_staged(mask);
+void StagingBackend::backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream) const {
+  StagedSlot& staged = as_staged(slot);
   require_no_stream(stream);
   validate_backward("StagingBackend::backward", staged.shape, args);
-  require(args.delta == nullptr || takes_delta(),
+  require(args.delta == nullptr || caps().delta,
           "StagingBackend::backward: delta must be null, {} computes it from out (got memory)", name());
   const std::lock_guard lock(mutex_);
   Buffers& on_device = *buffers_;

@@ -23,19 +23,18 @@ class StagingBackend final : public AttnBackend {
   StagingBackend(std::unique_ptr<AttnBackend> backend, std::unique_ptr<DeviceMemory> memory);
   ~StagingBackend() override;
 
-  std::string_view name() const override { return backend_->name(); }
-  MemoryKind memory() const override { return MemoryKind::kHost; }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return backend_->tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override;
-  std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
-    return backend_->backward_tile_shape(shape);
+  AttnCaps caps() const override;
+  void check(const AttnShape& shape) const override { backend_->check(shape); }
+  MaskPart backward_part(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
+                         const CallOptions& call) const override {
+    return backend_->backward_part(masks, shape, call);
   }
-  void prepare_backward(PreparedMask& mask, const TileList& transposed_tiles, BackwardCalls calls) const override;
-  bool takes_delta() const override { return backend_->takes_delta(); }
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override;
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity) const override;
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const override;
   /// `stream` must be null: these calls have an order of their own.
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream = nullptr) const override;
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream = nullptr) const override;
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream = nullptr) const override;
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream = nullptr) const override;
 
  private:
   class Buffers;

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/packing.hpp"
 #include "cli/measure/kernel_fit.hpp"
 #include "cli/measure/measured_mask.hpp"
 #include "cli/text_table.hpp"
@@ -32,8 +34,8 @@ KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, cons
   const AttnShape shape{1, 1, 1, 1, heads.head_dim, heads.head_dim_v, heads.dtype};
   KernelModel forward{.tile_rows = h200::kForward.tile_rows, .tile_cols = h200::kForward.tile_cols};
   KernelModel backward{.tile_rows = h200::kBackward.tile_rows, .tile_cols = h200::kBackward.tile_cols};
-  forward.item_rows = backend.tile_shape(shape).value().block_m;
-  backward.item_rows = backend.backward_tile_shape(shape).value().block_m;
+  forward.item_rows = sm90::forward_tile(shape).block_m;
+  backward.item_rows = sm90::backward::kTileShape.block_m;
   backward.items_by_keys = true;
   return {std::string(backend.name()),
           device,

@@ -62,7 +62,7 @@ KernelMeasurement measure_kernels(DType dtype, const HeadDims& dims, int64_t max
     const HostTensor dout = random_tensor(dtype, shape.seqlen_q, dims.head_dim_v, 4);
     HostTensor out = dout.clone(), dq = q.clone(), dk = k.clone(), dv = v.clone();
     std::vector<float> lse(static_cast<size_t>(shape.seqlen_q * kNumHeads));
-    const auto mask = backend->prepare(slices, shape, nullptr);
+    const auto mask = make_mask_slot(*backend, slices, shape);
     const AttnForwardArgs forward{.q = q, .k = k, .v = v, .out = out, .lse = lse.data()};
     const AttnBackwardArgs backward{
         .q = q, .k = k, .v = v, .out = out, .lse = lse.data(), .dout = dout, .dq = dq, .dk = dk, .dv = dv};

@@ -123,21 +123,24 @@ bool share_gpus(DeviceCommunicator& communicator) {
 bool want_all_keys(const RankContext& base) {
   for (int rank = 0; rank < base.plan->cp_size(); ++rank) {
     const RankPlan& of = base.plan->ranks[static_cast<size_t>(rank)];
-    if (!base.backend->wants_all_keys(of.slices, rank_shape(*base.plan, rank))) return false;
+    const std::span<const AttnSlice> slices = of.slices;
+    const MaskPart part =
+        base.backend->backward_part({&slices, 1}, rank_shape(*base.plan, rank), {.plain = true, .awaits_keys = true});
+    if (part != MaskPart::kBackwardSparse) return false;
   }
   return true;
 }
 
 /// Collective where the communicator does not know who shares GPUs.
 GpuAbilities abilities_of(const RankContext& base, DeviceCommunicator& communicator) {
-  const AttnBackend& backend = *base.backend;
+  const AttnCaps caps = base.backend->caps();
   GpuAbilities abilities;
   abilities.transfers = communicator.kernel_transfers();
   abilities.transport = communicator.name();
-  abilities.backend = backend.name();
+  abilities.backend = caps.name;
   if (!moves_kv_alone(*base.plan)) return abilities;
-  if (backend.can_wait_for_keys()) abilities.max_ready_flags = AttnBackend::kMaxKeyFlags;
-  if (backend.supports_local_kv()) abilities.local_kv_halo = AttnBackend::kLocalKvHalo;
+  abilities.max_ready_flags = caps.max_ready_flags;
+  abilities.local_kv_halo = caps.local_kv_halo;
   abilities.shares_gpus = share_gpus(communicator);
   abilities.wants_all_keys = want_all_keys(base);
   return abilities;
@@ -238,7 +241,7 @@ void check_attention(const RankContext& base, const DeviceCommunicator& communic
             to_string(dtype.value_or(heads.dtype)));
   }
   static_cast<void>(resolve_launch_order(plan, communicator));
-  static_cast<void>(base.backend->tile_shape(base.shape));  // refuses shapes that it cannot do
+  base.backend->check(base.shape);
   if (moves_kv_alone(plan)) return;
   for (const DeviceOverlap wanted : {options.forward, options.backward}) {
     if (wanted != DeviceOverlap::kSingleLaunch) continue;

@@ -76,11 +76,11 @@ class DeviceRunner final : public ProgramRunner {
   }
   void wait_send(int number) override { run_.pass->wait_send(stage_of(number), stream_); }
   void release_credit(int number) override { run_.pass->release_credit(stage_of(number), stream_); }
-  void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
+  void attend(const AttendOp& op, MaskSlot& mask, AttnForwardArgs& call) override {
     prepare(op, call);
     run_.backend.forward(mask, call, stream_);
   }
-  void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) override {
+  void attend(const AttendOp& op, MaskSlot& mask, AttnBackwardArgs& call) override {
     prepare(op, call);
     if (op.stored_dk.memory != Memory::kNone) {
       // There is a place for each row, whatever rows the own part has; a rank without keys gives none.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "attn/gpu/local_kv_table.hpp"
 #include "core/require.hpp"
 #include "core/rounding.hpp"
 #include "runtime/device/buffered_shape.hpp"
@@ -43,13 +44,14 @@ class DistMaskBuffer::Impl {
     check_for_all(control, control.size() > 1, [&] {
       check(like);
       const HeadConfig& heads = shape_.heads;
-      mask_ = backend_.make_buffer({shape_.q_rows, capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
-                                    heads.head_dim, heads.head_dim_v, heads.dtype},
-                                   {.max_documents = capacity_.documents,
-                                    .max_slices = capacity_.slices,
-                                    .deterministic = capacity_.deterministic,
-                                    .passes = capacity_.passes,
-                                    .allow_fully_masked_rows = capacity_.allow_fully_masked_rows});
+      const MaskCapacity lists{.max_documents = capacity_.documents,
+                               .max_slices = capacity_.slices,
+                               .deterministic = capacity_.deterministic,
+                               .passes = capacity_.passes,
+                               .allow_fully_masked_rows = capacity_.allow_fully_masked_rows};
+      mask_shape_ = {shape_.q_rows,  capacity_.kv_rows, heads.num_heads_q, heads.num_heads_kv,
+                     heads.head_dim, heads.head_dim_v,  heads.dtype};
+      mask_ = backend_.make_slot(mask_shape_, &lists);
     });
     try {
       pass_ = communicator_.make_buffered_pass(pass_spec());
@@ -78,10 +80,16 @@ class DistMaskBuffer::Impl {
       require(plan != nullptr, "DistMaskBuffer::set: plan must be given (got null)");
       refused = misfit(*plan, shape_, capacity_);
       if (!refused.empty()) return;
-      const int64_t border = table_bytes_ > 0 ? int64_t{AttnBackend::kLocalKvHalo} : -1;
-      tables = tables_of_rank(*plan, base_.rank, border);
+      tables = tables_of_rank(*plan, base_.rank, caps_.local_kv_halo);
       const RankPlan& own = plan->ranks[static_cast<size_t>(base_.rank)];
-      backend_.set_mask(*mask_, own.slices, own.kv_rows, stream);
+      const std::span<const AttnSlice> slices = own.slices;
+      backend_.install(*mask_,
+                       backend_.build({.masks = {&slices, 1},
+                                       .shape = mask_shape_,
+                                       .gpu = caps_.gpu,
+                                       .into = mask_.get(),
+                                       .num_keys = own.kv_rows}),
+                       stream);
     };
     CallFingerprint fingerprint;
     if (agreement != nullptr) {
@@ -165,11 +173,11 @@ class DistMaskBuffer::Impl {
   const BufferShape& shape() const { return shape_; }
   const DistMaskCapacity& capacity() const { return capacity_; }
   int64_t num_plans() const { return num_plans_; }
-  int64_t forward_workspace_bytes() const { return backend_.forward_workspace_bytes(*mask_); }
+  int64_t forward_workspace_bytes() const { return backend_.workspace_bytes(*mask_, AttnPass::kForward); }
   int64_t backward_workspace_bytes() const {
     if (capacity_.passes != AttnPasses::kBoth) return 0;
     return part_bytes(shape_.heads.head_dim) + part_bytes(shape_.heads.head_dim_v) +
-           backend_.backward_workspace_bytes(*mask_);
+           backend_.workspace_bytes(*mask_, AttnPass::kBackward);
   }
   int64_t device_bytes() const { return mask_->device_bytes() + pass_->device_bytes(); }
 
@@ -181,8 +189,9 @@ class DistMaskBuffer::Impl {
     require(capacity_.passes != AttnPasses::kBackward, "DistMaskBuffer: passes must be both or forward (got backward)");
     require(shape_.reduce_dtype == DType::kFloat32 || shape_.reduce_dtype == shape_.heads.dtype,
             "DistMaskBuffer: reduce_dtype must be float32 or the heads' (got {})", to_string(shape_.reduce_dtype));
-    require(backend_.has_buffers() && backend_.can_wait_for_keys(),
-            "DistMaskBuffer: backend must have buffers, and store gradients at their owners (got {})", backend_.name());
+    require(caps_.padded_slots && caps_.max_ready_flags > 0,
+            "DistMaskBuffer: backend must have padded slots, and store gradients at their owners (got {})",
+            backend_.name());
     for (const auto& [name, value] :
          {std::pair("kv_rows", capacity_.kv_rows), {"local_ranges", capacity_.local_ranges}}) {
       require(0 < value && value <= kMostRows, "DistMaskBuffer: {} must be positive and at most {} (got {})", name,
@@ -226,7 +235,7 @@ class DistMaskBuffer::Impl {
   void write_user(const Plan& plan, const RankTables& tables, std::byte* to) const {
     const auto rows = static_cast<size_t>(capacity_.kv_rows);
     write_places(plan, base_.rank, tables.moves, {reinterpret_cast<uint32_t*>(to), rows});
-    if (table_bytes_ > 0) backend_.write_local_kv_table(tables.elsewhere, capacity_.kv_rows, to + places_bytes());
+    if (table_bytes_ > 0) write_local_kv_table(tables.elsewhere, capacity_.kv_rows, to + places_bytes());
   }
 
   template <class Args>
@@ -274,8 +283,11 @@ class DistMaskBuffer::Impl {
   const AttnBackend& backend_;
   const BufferShape shape_;
   const DistMaskCapacity capacity_;
-  const int64_t table_bytes_ = round_up(backend_.local_kv_table_bytes(capacity_.kv_rows), kWorkAlignment);
-  std::unique_ptr<PreparedMask> mask_;
+  const AttnCaps caps_ = backend_.caps();
+  const int64_t table_bytes_ =
+      caps_.local_kv_halo < 0 ? 0 : round_up(local_kv_table_bytes(capacity_.kv_rows), kWorkAlignment);
+  AttnShape mask_shape_;
+  std::unique_ptr<MaskSlot> mask_;
   std::unique_ptr<BufferedPass> pass_;
   RankContext base_;  // of the plan that is set
   int64_t num_plans_ = 0;

@@ -168,9 +168,8 @@ bool ProgramAttention::is_needed(const ProgramMask& mask) const {
 void ProgramAttention::prepare_mask(size_t number) {
   ProgramMask& mask = mask_programs_[number];
   const AttnPasses passes = options_.with_backward ? mask.passes : AttnPasses::kForward;
-  std::unique_ptr<PreparedMask> prepared = prepare_slices(*base_.backend, mask.slices, mask.shape, mask.late, passes);
-  if (!mask.local_ranges.empty()) base_.backend->prepare_local_kv(*prepared, mask.local_ranges);
-  masks_[number] = std::move(prepared);
+  masks_[number] = make_mask_slot(*base_.backend, mask.slices, mask.shape,
+                                  {.ready_flags = mask.late, .local_ranges = mask.local_ranges, .passes = passes});
   mask.slices = {};
   mask.late = {};
   mask.local_ranges = {};
@@ -220,8 +219,7 @@ int64_t ProgramAttention::attention_bytes(AttnPass pass) const {
   for (size_t i = 0; i < masks_.size(); ++i) {
     const AttnPasses passes = options_.with_backward ? mask_programs_[i].passes : AttnPasses::kForward;
     if (passes == (is_forward ? AttnPasses::kBackward : AttnPasses::kForward) || masks_[i] == nullptr) continue;
-    bytes = std::max(bytes, is_forward ? base_.backend->forward_workspace_bytes(*masks_[i])
-                                       : base_.backend->backward_workspace_bytes(*masks_[i]));
+    bytes = std::max(bytes, base_.backend->workspace_bytes(*masks_[i], pass));
   }
   return round_up(bytes, kWorkAlignment);
 }

@@ -119,7 +119,7 @@ class ProgramAttention {
   DeviceCommunicator& communicator_;
   const ProgramDevice device_;
   const ProgramOptions options_;
-  std::vector<std::unique_ptr<PreparedMask>> masks_;
+  std::vector<std::unique_ptr<MaskSlot>> masks_;
   std::vector<ProgramMask> mask_programs_;
   std::vector<std::unique_ptr<AsyncTask>> masks_ahead_;
   std::map<std::pair<Kind, CallShape>, DeviceProgram> programs_;

@@ -56,7 +56,7 @@ class HostAttention final : public PlanExecutor {
 
 HostAttention::HostAttention(RankContext& context) : context_(context) {
   for (const ProgramMask& mask : program_masks(*context.plan, context.rank, kHostTarget)) {
-    masks_.push_back(mask.needed ? prepare_slices(*context.backend, mask.slices, mask.shape, {}, mask.passes)
+    masks_.push_back(mask.needed ? make_mask_slot(*context.backend, mask.slices, mask.shape, {.passes = mask.passes})
                                  : nullptr);
   }
 }

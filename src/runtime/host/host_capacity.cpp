@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "core/require.hpp"
-#include "tangram/gpu_model.hpp"
 #include "schedule/buffer_capacity.hpp"
 #include "schedule/builder/block_build.hpp"
 #include "schedule/key_image.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram {
 namespace {

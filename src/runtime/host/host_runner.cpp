@@ -200,10 +200,10 @@ class HostRunner final : public ProgramRunner {
     }
   }
 
-  void attend(const AttendOp& op, PreparedMask& mask, AttnForwardArgs& call) override {
+  void attend(const AttendOp& op, MaskSlot& mask, AttnForwardArgs& call) override {
     context_.compute(op.step, [&] { context_.backend->forward(mask, call); });
   }
-  void attend(const AttendOp& op, PreparedMask& mask, AttnBackwardArgs& call) override {
+  void attend(const AttendOp& op, MaskSlot& mask, AttnBackwardArgs& call) override {
     context_.compute(op.step, [&] { context_.backend->backward(mask, call); });
   }
 

@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tangram/gpu_model.hpp"
 #include "schedule/builder/blocks.hpp"
 #include "schedule/builder/places.hpp"
 #include "schedule/mask_image.hpp"
+#include "tangram/gpu_model.hpp"
 
 namespace tangram::schedule::builder {
 

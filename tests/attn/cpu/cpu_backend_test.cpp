@@ -136,11 +136,11 @@ TEST_P(CpuAttention, StagesAddUpToOnePass) {
     config.softcap = n == 4 ? 3.0f : 0.0f;
     RandomAttention r = make_random(config, reference::random_disjoint_slices(rng, 150, 210, 12), n);
     constexpr size_t kNumStages = 3;
-    std::vector<std::unique_ptr<PreparedMask>> masks;
+    std::vector<std::unique_ptr<MaskSlot>> masks;
     for (size_t stage = 0; stage < kNumStages; ++stage) {
       std::vector<AttnSlice> part;
       for (size_t i = stage; i < r.slices.size(); i += kNumStages) part.push_back(r.slices[i]);
-      masks.push_back(backend->prepare(part, config.shape, nullptr));
+      masks.push_back(make_mask_slot(*backend, part, config.shape));
     }
     for (size_t stage = 0; stage < kNumStages; ++stage) {
       AttnForwardArgs args = r.forward_args();
@@ -167,7 +167,7 @@ TEST_P(CpuAttention, GivenDeltaReplacesOut) {
     config.seqlen_sink = n % 2;
     config.strided = n == 3;
     RandomAttention r = make_random(config, reference::random_disjoint_slices(rng, 150, 210, 12), n);
-    const auto mask = backend->prepare(r.slices, config.shape, nullptr);
+    const auto mask = make_mask_slot(*backend, r.slices, config.shape);
     backend->forward(*mask, r.forward_args());
     AttnBackwardArgs args = r.backward_args();
     const std::vector<double> out = values_of(r.out_view(), r.out), dout = values_of(r.dout_view(), r.dout);
@@ -340,7 +340,7 @@ TEST_P(CpuAttention, StagesOfEqualHugeScoresShareTheRow) {
     const std::vector<AttnSlice> slices{{{0, 1}, {key, key + 1}}};
     AttnForwardArgs args = r.forward_args();
     args.accumulate = key > 0;
-    backend->forward(*backend->prepare(slices, shape, nullptr), args);
+    backend->forward(*make_mask_slot(*backend, slices, shape), args);
   }
   for (int h = 0; h < shape.num_heads_q; ++h) {
     for (int d = 0; d < shape.head_dim_v; ++d) {

@@ -167,7 +167,7 @@ inline Distance distance(const std::vector<double>& a, const std::vector<double>
 
 /// Runs both passes.
 inline void run(const AttnBackend& backend, RandomAttention& r) {
-  const auto mask = backend.prepare(r.slices, r.config.shape, nullptr);
+  const auto mask = make_mask_slot(backend, r.slices, r.config.shape);
   backend.forward(*mask, r.forward_args());
   backend.backward(*mask, r.backward_args());
 }

@@ -74,14 +74,11 @@ struct OnDevice {
   }
 };
 
-inline std::unique_ptr<PreparedMask> prepare(const Sm90Backend& backend, const std::vector<AttnSlice>& slices,
-                                             const AttnShape& shape) {
-  const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
-  std::unique_ptr<PreparedMask> mask = backend.prepare(slices, shape, &tiles);
-  backend.prepare_backward(*mask, transposed_tiles(slices, shape));
-  return mask;
+inline std::unique_ptr<MaskSlot> prepare(const Sm90Backend& backend, const std::vector<AttnSlice>& slices,
+                                         const AttnShape& shape) {
+  return make_mask_slot(backend, slices, shape);
 }
-inline std::unique_ptr<PreparedMask> prepare(const Sm90Backend& backend, const RandomAttention& r) {
+inline std::unique_ptr<MaskSlot> prepare(const Sm90Backend& backend, const RandomAttention& r) {
   return prepare(backend, r.slices, r.config.shape);
 }
 

@@ -292,7 +292,7 @@ TEST_P(Sm90Backward, CanBeCapturedByAGraphFromTheFirstCall) {
     device.args.options.deterministic = GetParam();
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-    const auto capture = [&](PreparedMask& of, cudaGraph_t& graph) {
+    const auto capture = [&](MaskSlot& of, cudaGraph_t& graph) {
       ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
       backend.backward(of, device.args, stream);
       ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);

@@ -32,14 +32,10 @@ using test::RandomConfig;
 class Sm90Parts : public test::Sm90OnStream {
  protected:
   /// The mask made ready, which must be one in parts.
-  std::unique_ptr<PreparedMask> prepare(const std::vector<AttnSlice>& slices, const AttnShape& shape) const {
-    const TileList tiles =
-        schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
-    const int64_t groups = shape.num_heads_q * static_cast<int64_t>(tiles.shape.block_m) /
-                           sm90::forward_tile_rows(shape.head_dim, shape.head_dim_v);
-    EXPECT_TRUE(schedule::split_work_tiles(tiles, shape, groups, {}).has_value())
-        << "the test must be of a mask in parts";
-    return backend_.prepare(slices, shape, &tiles);
+  std::unique_ptr<MaskSlot> prepare(const std::vector<AttnSlice>& slices, const AttnShape& shape) const {
+    std::unique_ptr<MaskSlot> slot = make_mask_slot(backend_, slices, shape, {.passes = AttnPasses::kForward});
+    EXPECT_GT(backend_.workspace_bytes(*slot, AttnPass::kForward), 0) << "the test must be of a mask in parts";
+    return slot;
   }
 
   Sm90Backend backend_;
@@ -123,8 +119,7 @@ TEST_F(Sm90Parts, ContinueFromAnEarlierCall) {
     OnDevice device(r);
     AttnForwardArgs args = device.forward;
     args.sink = {};
-    const TileList tiles = schedule::build_tile_list(first, 33, 9000, *backend_.tile_shape(config.shape));
-    const auto mask = backend_.prepare(first, config.shape, &tiles);
+    const auto mask = make_mask_slot(backend_, first, config.shape, {.passes = AttnPasses::kForward});
     backend_.forward(*mask, args, stream_);
     device.forward.accumulate = true;
     const auto rest = prepare(second, config.shape);

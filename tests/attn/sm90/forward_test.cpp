@@ -20,7 +20,7 @@
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -96,7 +96,7 @@ Result run_reference(const Case& c) {
                 std::vector<float>(static_cast<size_t>(c.shape.seqlen_q * c.shape.num_heads_q)),
                 std::vector<float>(static_cast<size_t>(c.shape.num_heads_q))};
   const ReferenceBackend backend;
-  const auto mask = backend.prepare(c.slices, c.shape, nullptr);
+  const auto mask = make_mask_slot(backend, c.slices, c.shape);
   AttnForwardArgs args{inputs.q, inputs.k, inputs.v, result.out, result.lse.data()};
   args.max_logits = result.max_logits.data();
   args.sink = {inputs.sink.data(), c.num_sinks, c.sink_layout};
@@ -127,9 +127,7 @@ Result run_sm90(const Case& c) {
   args.options = c.options;
   const Sm90Backend backend;
   const auto run = [&](std::span<const AttnSlice> slices) {
-    const TileList tiles =
-        schedule::build_tile_list(slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
-    const auto mask = backend.prepare(slices, c.shape, &tiles);
+    const auto mask = make_mask_slot(backend, slices, c.shape, {.passes = AttnPasses::kForward});
     backend.forward(*mask, args, nullptr);
     cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   };
@@ -300,11 +298,11 @@ TEST(Sm90Forward, GathersBlocks) {
       slices.push_back({{0, 900}, {2000, 2500}, -2500, 1700});
       Case c = simple(900, 2500, 16, 2, head_dim, slices);
       const Sm90Backend backend;
-      const TileList tiles =
-          schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
-      const auto mask = backend.prepare(c.slices, c.shape, &tiles);
-      ASSERT_EQ(sm90::as_sm90(*mask).forward->gathered, sm90::gathers_runs(head_dim.qk, head_dim.v));
-      ASSERT_EQ(sm90::as_sm90(*mask).forward->aligned, sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
+      const auto mask = make_mask_slot(backend, c.slices, c.shape, {.passes = AttnPasses::kForward});
+      const sm90::ForwardChoice choice = sm90::as_sm90(*mask).forward_choice();
+      ASSERT_EQ(choice.gathers, sm90::gathers_runs(head_dim.qk, head_dim.v));
+      ASSERT_EQ(choice.work_tiles == sm90::ForwardWorkTiles::kAligned,
+                sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
       expect_close(c);
       c.options.softcap = 20;
       c.num_sinks = 1;
@@ -332,13 +330,11 @@ TEST(Sm90Forward, TakesManyRuns) {
     }
     Case c = simple(500, 4000, 16, 2, head_dim, slices);
     const Sm90Backend backend;
-    const TileList tiles =
-        schedule::build_tile_list(c.slices, c.shape.seqlen_q, c.shape.seqlen_k, *backend.tile_shape(c.shape));
-    const auto mask = backend.prepare(c.slices, c.shape, &tiles);
-    const sm90::ForwardLists& lists = *sm90::as_sm90(*mask).forward;
-    ASSERT_EQ(lists.gathered && lists.aligned, sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
+    const auto mask = make_mask_slot(backend, c.slices, c.shape, {.passes = AttnPasses::kForward});
+    const sm90::ForwardChoice choice = sm90::as_sm90(*mask).forward_choice();
+    ASSERT_EQ(choice.work_tiles == sm90::ForwardWorkTiles::kAligned, sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
     if (sm90::fetches_runs(head_dim.qk, head_dim.v)) {
-      ASSERT_TRUE(lists.many_runs);
+      ASSERT_TRUE(choice.many_runs);
     }
     expect_close(c);
     c.num_sinks = 1;
@@ -431,22 +427,20 @@ TEST(Sm90Forward, RepeatedLaunchesAreBitwiseEqual) {
 TEST(Sm90Forward, RefusesWhatItCannotCompute) {
   const Sm90Backend backend;
   AttnShape shape{16, 16, 2, 2, 100, 100, DType::kBFloat16};
-  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  EXPECT_THROW(backend.check(shape), InvalidArgument);
   shape.head_dim = shape.head_dim_v = 264;
-  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  EXPECT_THROW(backend.check(shape), InvalidArgument);
   shape.head_dim = shape.head_dim_v = 128;
   shape.dtype = DType::kFloat32;
-  EXPECT_THROW(backend.tile_shape(shape), InvalidArgument);
+  EXPECT_THROW(backend.check(shape), InvalidArgument);
   shape.dtype = DType::kBFloat16;
-  const TileList tiles = schedule::build_tile_list({}, 16, 16, *backend.tile_shape(shape));
-  const auto mask = backend.prepare({}, shape, &tiles);
+  const auto mask = make_mask_slot(backend, {}, shape);
   const cuda::DeviceBuffer memory(1 << 16);
   const ConstTensorView view{memory.as<void>(), DType::kBFloat16, 16, 2, 128, 256 + 4, 128};
   TensorView out;
   static_cast<BasicTensorView<void*>&>(out) = {memory.as<void>(), DType::kBFloat16, 16, 2, 128, 256, 128};
   EXPECT_THROW(backend.forward(*mask, {view, view, view, out, memory.as<float>()}, nullptr), InvalidArgument);
-  // Without a tile list a mask is one for backward calls.
-  const auto without = backend.prepare({}, shape, nullptr);
+  const auto without = make_mask_slot(backend, {}, shape, {.passes = AttnPasses::kBackward});
   EXPECT_THROW(backend.forward(*without, {out, out, out, out, memory.as<float>()}, nullptr), InvalidArgument);
 }
 

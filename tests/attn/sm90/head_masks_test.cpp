@@ -11,7 +11,6 @@
 
 #include "attn/cpu/random_heads.hpp"
 #include "attn/sm90/on_device.hpp"
-#include "attn/sm90/prepared_mask.hpp"
 #include "support/relative_error.hpp"
 #include "tangram/flex_attention.hpp"
 
@@ -214,10 +213,14 @@ TEST_F(Sm90HeadMasks, WhatCannotBePreparedIsRefused) {
   const AttnShape shape{64, 64, 4, 4, 64, 64, DType::kBFloat16};
   const std::vector<AttnSlice> slices{AttnSlice::full({0, 64}, {0, 64})};
   const std::vector<std::span<const AttnSlice>> three(3, slices), two(2, slices);
-  EXPECT_THROW(backend_.prepare_head_masks(three, shape, {}), InvalidArgument);
-  const auto mask = backend_.prepare_head_masks(two, shape, {});
-  EXPECT_THROW(backend_.prepare_backward(*mask, TileList{}), InvalidArgument);
-  EXPECT_THROW(backend_.prepare_backward_head_masks(*mask, {}), InvalidArgument);
+  const auto build = [&](std::span<const std::span<const AttnSlice>> masks) {
+    return backend_.build({.masks = masks, .shape = shape});
+  };
+  EXPECT_THROW(build(three), InvalidArgument);
+  const auto slot = backend_.make_slot(shape);
+  backend_.install(*slot, build(two));
+  EXPECT_TRUE(slot->parts() == MaskPart::kForward);
+  EXPECT_THROW(backend_.backward(*slot, {}), InvalidArgument) << "no such part is installed";
 }
 
 }  // namespace

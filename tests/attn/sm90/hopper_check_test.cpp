@@ -61,11 +61,9 @@ TEST(HopperCheck, RefusesMasksWhereThereIsNoHopperGpu) {
   if (here.found) GTEST_SKIP() << here.text;
   const Sm90Backend backend;
   const AttnShape shape{256, 256, 2, 1, 128, 128, DType::kBFloat16};
-  const std::vector<AttnSlice> slices = {AttnSlice::causal({0, 256}, {0, 256})};
-  const TileList tiles = schedule::build_tile_list(slices, 256, 256, *backend.tile_shape(shape));
   try {
-    static_cast<void>(backend.prepare(slices, shape, &tiles));
-    FAIL() << "prepare() must throw";
+    static_cast<void>(backend.make_slot(shape));
+    FAIL() << "make_slot() must throw";
   } catch (const NotAvailable& error) {
     EXPECT_EQ(error.what(), "Sm90Backend: " + here.text);
   }

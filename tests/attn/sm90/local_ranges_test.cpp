@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "attn/gpu/abilities.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
@@ -29,14 +30,14 @@ void move_elsewhere(const TensorView& here, const TensorView& there) {
   };
   cuda::check(cudaMemset(there.data, 0xff, static_cast<size_t>(there.rows) * row_bytes), "cudaMemset");
   for (const LocalKvRange& local_range : kLocalRanges) {
-    const int64_t count = local_range.keys.size(), inner = count - 2 * AttnBackend::kLocalKvHalo;
+    const int64_t count = local_range.keys.size(), inner = count - 2 * kLocalKvHalo;
     cuda::check(cudaMemcpy(row(there, local_range.row), row(here, local_range.keys.begin),
                            static_cast<size_t>(count) * row_bytes, cudaMemcpyDeviceToDevice),
                 "cudaMemcpy");
     if (inner <= 0) continue;
-    cuda::check(cudaMemset(row(here, local_range.keys.begin + AttnBackend::kLocalKvHalo), 0xff,
-                           static_cast<size_t>(inner) * row_bytes),
-                "cudaMemset");
+    cuda::check(
+        cudaMemset(row(here, local_range.keys.begin + kLocalKvHalo), 0xff, static_cast<size_t>(inner) * row_bytes),
+        "cudaMemset");
   }
 }
 
@@ -62,8 +63,7 @@ class LocalRanges : public ::testing::Test {
           test::OnDevice on(problem);
           on.backward.options.deterministic = true;
           const auto run = [&] {
-            const auto mask = test::prepare_sm90(backend, slices, config.shape);
-            backend.prepare_local_kv(*mask, kLocalRanges);
+            const auto mask = make_mask_slot(backend, slices, config.shape, {.local_ranges = kLocalRanges});
             on.poison_outputs();
             backend.forward(*mask, on.forward);
             backend.backward(*mask, on.backward);
@@ -112,12 +112,12 @@ TEST_F(LocalRanges, TensorsThatDoNotFitAreRefused) {
   config.shape = {256, 2048, 8, 2, 128, 128, DType::kBFloat16};
   test::RandomAttention problem = test::make_random(config, slices, 6);
   test::OnDevice on(problem);
-  const auto mask = test::prepare_sm90(backend, slices, config.shape);
-  backend.prepare_local_kv(*mask, kLocalRanges);
+  const auto mask = make_mask_slot(backend, slices, config.shape, {.local_ranges = kLocalRanges});
   on.forward.k_local = on.forward.k;  // 2048 rows of 2998
   on.forward.v_local = on.forward.v;
   EXPECT_THROW(backend.forward(*mask, on.forward), InvalidArgument);
-  EXPECT_THROW(backend.prepare_local_kv(*mask, std::vector<LocalKvRange>{{{0, 2049}, 0}}), InvalidArgument);
+  const std::vector<LocalKvRange> outside{{{0, 2049}, 0}};
+  EXPECT_THROW(make_mask_slot(backend, slices, config.shape, {.local_ranges = outside}), InvalidArgument);
 }
 
 }  // namespace

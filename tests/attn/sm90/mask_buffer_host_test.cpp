@@ -161,10 +161,10 @@ TEST(MaskBuffer, TheMainKernelOfABackwardCallWaitsForKeys) {
 TEST(MaskBuffer, CallsReadKeysElsewhereByATableOfTheirOwn) {
   const Sm90Backend backend;
   const std::vector<LocalKvRange> local_ranges = {{{0, 300}, 1000}, {{2000, 3000}, 0}};
-  const std::vector<sm90::GranuleRange> expected = sm90::local_ranges_of_granules(local_ranges, kRows);
-  std::vector<sm90::GranuleRange> table(expected.size());
-  ASSERT_EQ(backend.local_kv_table_bytes(kRows), static_cast<int64_t>(table.size() * sizeof(table[0])));
-  backend.write_local_kv_table(local_ranges, kRows, reinterpret_cast<std::byte*>(table.data()));
+  const std::vector<GranuleRange> expected = local_ranges_of_granules(local_ranges, kRows);
+  std::vector<GranuleRange> table(expected.size());
+  ASSERT_EQ(local_kv_table_bytes(kRows), static_cast<int64_t>(table.size() * sizeof(table[0])));
+  write_local_kv_table(local_ranges, kRows, reinterpret_cast<std::byte*>(table.data()));
   EXPECT_EQ(table, expected);
 
   MaskBuffer buffer(kShape, {.max_documents = 128}, backend);

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/prepared_mask.hpp"
+#include "attn/sm90/packing.hpp"
+#include "attn/sm90/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
@@ -35,24 +36,33 @@ Mask make_documents(unsigned seed, int64_t rows, int documents) {
   return varlen_mask(ends, true);
 }
 
+constexpr MaskCapacity kCapacity{.max_documents = 64};
+
+void install(const Sm90Backend& backend, MaskSlot& buffer, const Mask& mask, const AttnShape& shape, int64_t num_keys) {
+  const std::span<const AttnSlice> slices = mask.slices();
+  backend.install(
+      buffer,
+      backend.build(
+          {.masks = {&slices, 1}, .shape = shape, .gpu = backend.caps().gpu, .into = &buffer, .num_keys = num_keys}));
+}
+
 TEST(MaskBufferLists, AreThoseOfOneThread) {
   const Sm90Backend backend;
   for (const int64_t rows : {int64_t{1024}, int64_t{16384}}) {  // the longer one's are made by two
     const AttnShape shape{rows, rows, 16, 2, 128, 128, DType::kBFloat16};
-    const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.max_documents = 64});
+    const std::unique_ptr<MaskSlot> buffer = backend.make_slot(shape, &kCapacity);
     for (unsigned seed = 1; seed <= 20; ++seed) {
       SCOPED_TRACE(::testing::Message() << rows << " rows, seed " << seed);
       const Mask mask = make_documents(seed, rows, 40);
-      backend.set_mask(*buffer, mask.slices(), mask.seqlen_k(), nullptr);
+      install(backend, *buffer, mask, shape, mask.seqlen_k());
       sm90::ForwardParams forward{};
       sm90::backward::Params backward{};
       sm90::backward::PrePostParams pre_post{};
-      const sm90::ListBuffer& lists = *sm90::as_sm90(*buffer).buffer;
-      lists.fill(forward);
-      lists.fill(backward, pre_post, nullptr);
-      const TileList tiles = schedule::build_tile_list(mask.slices(), rows, rows, *backend.tile_shape(shape));
-      const TileList transposed =
-          schedule::transposed_tile_list(mask.slices(), rows, rows, *backend.backward_tile_shape(shape));
+      const sm90::Sm90Slot& lists = sm90::as_sm90(*buffer);
+      lists.fill(forward, sm90::packed_heads(shape));
+      lists.fill(backward, pre_post, {}, nullptr);
+      const TileList tiles = schedule::build_tile_list(mask.slices(), rows, rows, sm90::forward_tile(shape));
+      const TileList transposed = schedule::transposed_tile_list(mask.slices(), rows, rows, sm90::backward::kTileShape);
       const schedule::WorkList work = schedule::make_work_list(
           transposed, mask.slices(), shape, sm90::gpu_of_current_device(), {}, {.calls = BackwardCalls::kDefault});
       EXPECT_TRUE(are_same(forward.work_tiles, tiles.work_tiles));
@@ -71,19 +81,19 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
 TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoWorkTiles) {
   const Sm90Backend backend;
   const AttnShape shape{1024, 4096, 16, 2, 128, 128, DType::kBFloat16};
-  const std::unique_ptr<PreparedMask> buffer = backend.make_buffer(shape, {.max_documents = 64});
+  const std::unique_ptr<MaskSlot> buffer = backend.make_slot(shape, &kCapacity);
   const Mask mask = make_documents(3, 1024, 10);
   for (const int64_t num_keys : {int64_t{1024}, shape.seqlen_k}) {
-    backend.set_mask(*buffer, mask.slices(), num_keys, nullptr);
+    install(backend, *buffer, mask, shape, num_keys);
     sm90::backward::Params backward{};
     sm90::backward::PrePostParams pre_post{};
-    sm90::as_sm90(*buffer).buffer->fill(backward, pre_post, nullptr);
+    sm90::as_sm90(*buffer).fill(backward, pre_post, {}, nullptr);
     int64_t last_row = 0;
     for (int32_t i = 0; i < backward.mask_info->num_work_tiles; ++i) {
       last_row = std::max<int64_t>(last_row, backward.work_tiles[i].row_begin);
     }
     EXPECT_LT(last_row, num_keys);
-    EXPECT_GE(last_row, num_keys - backend.backward_tile_shape(shape)->block_m);
+    EXPECT_GE(last_row, num_keys - sm90::backward::kTileShape.block_m);
   }
 }
 

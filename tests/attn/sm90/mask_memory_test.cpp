@@ -208,7 +208,8 @@ TEST(MaskMemory, APassThatIsNotCalledIsNotPrepared) {
   EXPECT_EQ(since(before).copies, 1);
   EXPECT_GT(attention.backward_workspace_bytes(), 0);
   EXPECT_EQ(since(before).copies, 2);
-  const auto alone = prepare_slices(backend, make_pack(4).slices(), attention.shape(), {}, AttnPasses::kBackward);
+  const auto alone =
+      make_mask_slot(backend, make_pack(4).slices(), attention.shape(), {.passes = AttnPasses::kBackward});
   EXPECT_EQ(since(before).copies, 3);
   EXPECT_THROW(backend.forward(*alone, operands.forward()), InvalidArgument);
 }

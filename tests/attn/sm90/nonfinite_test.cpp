@@ -55,7 +55,7 @@ class Sm90Nonfinite : public testing::Test {
     if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
   }
   /// Both passes, the backward one deterministic.
-  void run(PreparedMask& mask, RandomAttention& r, bool max_logits) {
+  void run(MaskSlot& mask, RandomAttention& r, bool max_logits) {
     OnDevice device(r);
     if (!max_logits) device.forward.max_logits = nullptr;  // another path through the softmax
     device.backward.options.deterministic = true;
@@ -160,7 +160,7 @@ TEST_F(Sm90Nonfinite, SurviveTheMergeOfTilesInParts) {
     config.poison = false;
     const std::vector<AttnSlice> slices{AttnSlice::full({0, 48}, {0, 4096})};
     const auto mask = test::prepare_sm90(backend_, slices, config.shape);
-    ASSERT_GT(backend_.forward_workspace_bytes(*mask), 0) << "the test must be of a mask in parts";
+    ASSERT_GT(backend_.workspace_bytes(*mask, AttnPass::kForward), 0) << "the test must be of a mask in parts";
     for (const Poison& poison : {Poison{Poison::kQ, 5, 1, 3, kNan}, Poison{Poison::kK, 2100, 0, 0, kNan},
                                  Poison{Poison::kV, 4095, 0, dims.v - 1, kNan}}) {
       if (index++ % 3 != 0 && !dims.is_128()) continue;  // in turn: the reference takes a second
@@ -183,7 +183,7 @@ TEST_F(Sm90Nonfinite, SurviveAccumulation) {
     const std::vector<AttnSlice> third{AttnSlice::full({128, 192}, {0, 256})};
     RandomConfig config;
     config.shape = test::shape_of(192, 256, 2, 1, dims);
-    std::vector<std::unique_ptr<PreparedMask>> masks;
+    std::vector<std::unique_ptr<MaskSlot>> masks;
     std::vector<AttnSlice> all;
     for (const auto& slices : {first, second, third}) {
       masks.push_back(test::prepare_sm90(backend_, slices, config.shape));

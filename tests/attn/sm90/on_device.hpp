@@ -15,12 +15,10 @@
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
-#include "attn/sm90/prepared_mask.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/workspace.hpp"
-#include "schedule/tile_list.hpp"
 
 namespace tangram::test {
 
@@ -72,15 +70,9 @@ inline int num_rounds(int most) {
 }
 
 /// With what both passes need.
-inline std::unique_ptr<PreparedMask> prepare_sm90(const Sm90Backend& backend, std::span<const AttnSlice> slices,
-                                                  const AttnShape& shape) {
-  const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend.tile_shape(shape));
-  std::unique_ptr<PreparedMask> mask = backend.prepare(slices, shape, &tiles);
-  std::vector<AttnSlice> keys_first;
-  for (const AttnSlice& slice : slices) keys_first.push_back(schedule::transposed(slice));
-  backend.prepare_backward(*mask, schedule::build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q,
-                                                            *backend.backward_tile_shape(shape)));
-  return mask;
+inline std::unique_ptr<MaskSlot> prepare_sm90(const Sm90Backend& backend, std::span<const AttnSlice> slices,
+                                              const AttnShape& shape) {
+  return make_mask_slot(backend, slices, shape);
 }
 
 /// cudaMemset returns before it is done, and streams that do not block do not wait for it.
@@ -89,9 +81,10 @@ inline void wait_for_device() { cuda::check(cudaDeviceSynchronize(), "cudaDevice
 /// Fills with NaN the memory in which calls of both passes with this mask compute, as an earlier call with another mask
 /// may have left it: what is read unwritten reaches the outputs. This, and not initcheck, shows that nothing is: the
 /// tool does not see the bulk copies that write the sums of dq (docs/design/gpu_backends.md).
-inline void poison_workspace(const PreparedMask& mask) {
+inline void poison_workspace(const MaskSlot& slot) {
   const Sm90Backend backend;
-  const int64_t bytes = std::max(backend.forward_workspace_bytes(mask), backend.backward_workspace_bytes(mask));
+  const int64_t bytes =
+      std::max(backend.workspace_bytes(slot, AttnPass::kForward), backend.workspace_bytes(slot, AttnPass::kBackward));
   const cuda::Workspace::Lease lease = cuda::workspace_of_current_device().acquire(static_cast<size_t>(bytes), nullptr);
   if (bytes > 0) cuda::check(cudaMemset(lease.data(), 0xff, static_cast<size_t>(bytes)), "cudaMemset");
   wait_for_device();

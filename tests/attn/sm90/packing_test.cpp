@@ -37,8 +37,8 @@ TEST(Packing, TilesOf192RowsTakeAnyNumberOfHeadsThatWastesFewRows) {
   EXPECT_EQ(packed(14, 64), 7);
   EXPECT_EQ(packed(40, 64), 10);
   EXPECT_EQ(packed(128, 64), 64);
-  EXPECT_EQ(Sm90Backend().tile_shape(shape_of(5, 64))->block_m, 38);
-  EXPECT_EQ(Sm90Backend().tile_shape(shape_of(12, 64))->block_m, 16);
+  EXPECT_EQ(sm90::forward_tile(shape_of(5, 64)).block_m, 38);
+  EXPECT_EQ(sm90::forward_tile(shape_of(12, 64)).block_m, 16);
 }
 
 TEST(Packing, OtherTilesTakePowersOfTwo) {
@@ -48,7 +48,7 @@ TEST(Packing, OtherTilesTakePowersOfTwo) {
     EXPECT_EQ(packed(group, 64, ForwardWorkTiles::kGathered), power);
     EXPECT_EQ(packed(group, 64, ForwardWorkTiles::kAligned), power);
   }
-  EXPECT_EQ(Sm90Backend().tile_shape(shape_of(6, 128))->block_m, 64);
+  EXPECT_EQ(sm90::forward_tile(shape_of(6, 128)).block_m, 64);
 }
 
 }  // namespace

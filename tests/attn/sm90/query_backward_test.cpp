@@ -9,7 +9,6 @@
 
 #include "attn/cpu/random_heads.hpp"
 #include "attn/sm90/backward_problem.hpp"
-#include "attn/sm90/prepared_mask.hpp"
 
 namespace tangram {
 namespace {
@@ -91,8 +90,8 @@ TEST_F(Sm90QueryBackward, AgreesWithFloat64) {
     RandomAttention r = make_random(config, blocks_of(c.shape, c.block, 0.25, c.causal), 7);
     const reference::DenseResult expected = solve(r);
     const auto mask = prepare(backend, r);
-    ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
-    const auto bytes = static_cast<size_t>(backend.backward_workspace_bytes(*mask));
+    ASSERT_TRUE(mask->parts().has(MaskPart::kBackwardSparse));
+    const auto bytes = static_cast<size_t>(backend.workspace_bytes(*mask, AttnPass::kBackward));
     const cuda::DeviceBuffer workspace(bytes);
     OnDevice device(r);
     device.args.workspace = {workspace.as<void>(), static_cast<int64_t>(bytes)};
@@ -114,14 +113,12 @@ TEST_F(Sm90QueryBackward, MasksOfHeadGroupsAgreeWithFloat64) {
   const std::vector<std::vector<AttnSlice>> masks{blocks_of(config.shape, 16, 0.3),
                                                   blocks_of(config.shape, 32, 0.3, true)};
   test::RandomHeads r = test::make_random_heads(config, masks, 3);
-  std::vector<TileList> tiles;
-  for (const std::vector<AttnSlice>& slices : masks) {
-    tiles.push_back(test::sm90_backward::transposed_tiles(slices, config.shape));
-  }
   const std::vector<std::span<const AttnSlice>> slices(masks.begin(), masks.end());
-  const auto mask = backend.prepare_head_masks(slices, config.shape, {});
-  backend.prepare_backward_head_masks(*mask, tiles);
-  ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
+  const auto mask = backend.make_slot(config.shape);
+  backend.install(
+      *mask,
+      backend.build({.masks = slices, .shape = config.shape, .parts = kBackwardParts, .gpu = backend.caps().gpu}));
+  ASSERT_TRUE(mask->parts().has(MaskPart::kBackwardSparse));
   for (size_t i = 0; i < r.expected.lse.size(); ++i) r.all.lse[i] = static_cast<float>(r.expected.lse[i]);
   for (size_t i = 0; i < r.expected.out.size(); ++i) {
     const auto row = static_cast<int64_t>(i) / (32 * 128);
@@ -142,7 +139,7 @@ TEST_F(Sm90QueryBackward, OtherCallsOfTheMaskAgreeToo) {
   RandomAttention r = make_random(config, blocks_of(config.shape, 16, 0.25), 7);
   const reference::DenseResult expected = solve(r);
   const auto mask = prepare(backend, r);
-  ASSERT_TRUE(sm90::as_sm90(*mask).backward_groups);
+  ASSERT_TRUE(mask->parts().has(MaskPart::kBackwardSparse));
   for (const bool deterministic : {false, true}) {
     OnDevice device(r);
     device.args.options.deterministic = deterministic;
@@ -158,7 +155,7 @@ TEST_F(Sm90QueryBackward, TakesMasksOfSmallBlocksAlone) {
   const AttnShape shape{1024, 1024, 8, 1, 128, 128, DType::kBFloat16};
   const auto has_list = [&](const std::vector<AttnSlice>& slices, AttnShape of) {
     const auto mask = prepare(backend, slices, of);
-    return sm90::as_sm90(*mask).backward_groups != nullptr;
+    return mask->parts().has(MaskPart::kBackwardSparse);
   };
   EXPECT_TRUE(has_list(blocks_of(shape, 16, 0.2), shape));
   EXPECT_TRUE(has_list(blocks_of(shape, 16, 0.2, true), shape));

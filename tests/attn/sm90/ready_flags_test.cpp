@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "attn/sm90/head_dims.hpp"
+#include "attn/sm90/metadata.hpp"
+#include "attn/sm90/packing.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -140,13 +142,13 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
     }
   }
 
-  void forward(PreparedMask& mask, const KvReadyFlags* ready_flags) {
+  void forward(MaskSlot& mask, const KvReadyFlags* ready_flags) {
     AttnForwardArgs args{.q = inputs_[0], .k = inputs_[2], .v = inputs_[3], .out = out_};
     args.lse = static_cast<float*>(lse_.data);
     args.ready_flags = ready_flags;
     backend_.forward(mask, args, compute_);
   }
-  void backward(PreparedMask& mask, const KvReadyFlags* ready_flags, bool deterministic) {
+  void backward(MaskSlot& mask, const KvReadyFlags* ready_flags, bool deterministic) {
     AttnBackwardArgs args{.q = inputs_[0], .k = inputs_[2], .v = inputs_[3], .out = out_};
     args.lse = static_cast<const float*>(lse_.data);
     args.dout = inputs_[1];
@@ -158,13 +160,13 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
   void wait() const { check(cudaStreamSynchronize(compute_), "cudaStreamSynchronize"); }
 
   void expect_waiting(const std::vector<AttnSlice>& slices) {
-    const auto plain = prepare_slices(backend_, slices, shape());
+    const auto plain = make_mask_slot(backend_, slices, shape());
     forward(*plain, nullptr);
     wait();
     const HostTensor out = fetch(out_), lse = fetch(lse_);
     // ReadyFlags cut runs, so that this mask is walked in parts, and `plain` is not: the kernel that merges them is
     // launched for the first time behind one that waits, and loading it then would keep the call from returning.
-    const auto late = prepare_slices(backend_, slices, shape(), kReadyFlags);
+    const auto late = make_mask_slot(backend_, slices, shape(), {.ready_flags = kReadyFlags});
     for (const bool deterministic : {false, true}) {
       backward(*plain, nullptr, deterministic);
       wait();
@@ -205,7 +207,7 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
 
 // Alone in its process, as ctest runs it: kernels that have never run are launched behind one that waits.
 TEST_P(ReadyFlagsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits) {
-  const auto late = prepare_slices(backend_, kSlices, shape(), kReadyFlags);
+  const auto late = make_mask_slot(backend_, kSlices, shape(), {.ready_flags = kReadyFlags});
   poison_awaited_keys();
   forward(*late, &ready_flags_);
   EXPECT_EQ(cudaStreamQuery(compute_), cudaErrorNotReady) << "the call must not take as long as the keys";
@@ -219,7 +221,7 @@ TEST_P(ReadyFlagsTest, TheFirstCallsOfAProcessDoNotLoadKernelsBehindOneThatWaits
   wait();
   const HostTensor dq = fetch(dq_), dk = fetch(dk_), dv = fetch(dv_);
   EXPECT_EQ(control_block_[kRank].report, 0U) << "nothing failed";
-  const auto plain = prepare_slices(backend_, kSlices, shape());
+  const auto plain = make_mask_slot(backend_, kSlices, shape());
   forward(*plain, nullptr);
   wait();
   EXPECT_LE(relative_error(out, fetch(out_)), kTolerance);
@@ -239,13 +241,13 @@ TEST_P(ReadyFlagsTest, KernelsWaitForTheKeysThatTheyGather) {
   for (int64_t q = 0; q < 768; q += 96) {
     for (int64_t k = q % 192 / 3; k + 48 <= 2048; k += 128) blocks.push_back(AttnSlice::full({q, q + 96}, {k, k + 48}));
   }
-  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kRows, kKeys, *backend_.tile_shape(shape()))));
+  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kRows, kKeys, sm90::forward_tile(shape()))));
   expect_waiting(blocks);
 }
 
 TEST_P(ReadyFlagsTest, KeysThatNeverComeEndTheKernelAndAreNamed) {
   make_ready_flags(50'000'000);
-  const auto late = prepare_slices(backend_, kSlices, shape(), kReadyFlags);
+  const auto late = make_mask_slot(backend_, kSlices, shape(), {.ready_flags = kReadyFlags});
   poison_awaited_keys();
   const auto begin = std::chrono::steady_clock::now();
   forward(*late, &ready_flags_);
@@ -267,15 +269,20 @@ TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();
   AttnShape shape{0, 1024, 4, 1, dim, dim_v, DType::kBFloat16};
-  const int64_t tile_rows = backend_.tile_shape(shape)->block_m;  // of four heads on one key head
+  const int64_t tile_rows = sm90::forward_tile(shape).block_m;  // of four heads on one key head
   shape.seqlen_q = kTiles * tile_rows;
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, tile_rows}, {0, 1024}),
                                          AttnSlice::full({tile_rows, shape.seqlen_q}, {0, 128})};
-  const TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, *backend_.tile_shape(shape));
+  TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, sm90::forward_tile(shape));
   ASSERT_EQ(tiles.work_tiles.size(), static_cast<size_t>(kTiles));
-  const auto mask = backend_.prepare(slices, shape, &tiles);
-  backend_.prepare_ready_flags(
-      *mask, std::vector<KeyReadyFlag>{{{512, 1024}, 1}});  // what the first tile, scheduled first, waits for
+  const std::vector<KeyReadyFlag> ready_flags{{{512, 1024}, 1}};  // what the first tile, scheduled first, waits for
+  const std::span<const AttnSlice> of_mask = slices;
+  const auto mask = backend_.make_slot(shape);
+  backend_.install(
+      *mask,
+      std::make_unique<sm90::ForwardMetadata>(
+          std::move(tiles),
+          MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .gpu = backend_.caps().gpu, .ready_flags = ready_flags}));
   const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
   const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
   const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);
@@ -317,7 +324,7 @@ TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
 TEST_P(ReadyFlagsTest, TooManyFlagsAreRefused) {
   std::vector<KeyReadyFlag> ready_flags;
   for (int i = 0; i < 65; ++i) ready_flags.push_back({{i * 16, i * 16 + 16}, i});
-  EXPECT_THROW(prepare_slices(backend_, kSlices, shape(), ready_flags), InvalidArgument);
+  EXPECT_THROW(make_mask_slot(backend_, kSlices, shape(), {.ready_flags = ready_flags}), InvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Dims, ReadyFlagsTest, test::every_head_dim(), test::name_of_dims);

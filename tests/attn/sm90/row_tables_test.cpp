@@ -129,7 +129,7 @@ class Sm90RowTables : public testing::Test {
     if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
   }
   /// Runs with `args` after out, lse and dq have been made what they were before any call.
-  void run(OnDevice& device, PreparedMask& mask, const AttnBackwardArgs& args) {
+  void run(OnDevice& device, MaskSlot& mask, const AttnBackwardArgs& args) {
     test::poison_workspace(mask);
     if (args.accumulate_dq) {
       const size_t bytes = static_cast<size_t>(args.dq.rows * args.dq.row_stride) * size_of(args.dq.dtype);

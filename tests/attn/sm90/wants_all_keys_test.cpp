@@ -30,7 +30,8 @@ std::vector<AttnSlice> blocks_of(int64_t block, int64_t shift = 0) {
 }
 
 bool wants(std::span<const AttnSlice> slices, int head_dim = 128) {
-  return Sm90Backend().wants_all_keys(slices, shape_of(head_dim));
+  return Sm90Backend().backward_part({&slices, 1}, shape_of(head_dim), {.plain = true, .awaits_keys = true}) ==
+         MaskPart::kBackwardSparse;
 }
 
 TEST(WantsAllKeys, WhereSmallBlocksAreGathered) {

@@ -41,27 +41,24 @@ class Problem {
   }
 
   /// With what forward() needs made before, and what backward() needs made by the call.
-  std::unique_ptr<PreparedMask> prepare_for_forward() const {
-    const AttnShape& shape = r_.config.shape;
-    const TileList tiles =
-        schedule::build_tile_list(slices_, shape.seqlen_q, shape.seqlen_k, *backend_->tile_shape(shape));
-    return backend_->prepare(slices_, shape, &tiles);
+  std::unique_ptr<MaskSlot> prepare_for_forward() const {
+    return make_mask_slot(*backend_, slices_, r_.config.shape, {.passes = AttnPasses::kForward});
   }
   void prepare_backward() {
-    std::vector<AttnSlice> keys_first;
-    for (const AttnSlice& slice : slices_) keys_first.push_back(schedule::transposed(slice));
-    const AttnShape& shape = r_.config.shape;
-    backend_->prepare_backward(*mask, schedule::build_tile_list(keys_first, shape.seqlen_k, shape.seqlen_q,
-                                                                *backend_->backward_tile_shape(shape)));
+    const std::span<const AttnSlice> slices = slices_;
+    backend_->install(
+        *mask,
+        backend_->build(
+            {.masks = {&slices, 1}, .shape = r_.config.shape, .parts = kBackwardParts, .gpu = backend_->caps().gpu}));
   }
-  std::unique_ptr<PreparedMask> prepare() const { return test::prepare_sm90(*backend_, slices_, r_.config.shape); }
+  std::unique_ptr<MaskSlot> prepare() const { return test::prepare_sm90(*backend_, slices_, r_.config.shape); }
   void forward(cudaStream_t stream = nullptr) { backend_->forward(*mask, device_.forward, stream); }
   void backward(cudaStream_t stream = nullptr) { backend_->backward(*mask, device_.backward, stream); }
 
   void poison_results() { device_.poison_outputs(); }
   void expect_same(const char* what) const { EXPECT_TRUE(fetch() == expected_) << what; }
 
-  std::unique_ptr<PreparedMask> mask;
+  std::unique_ptr<MaskSlot> mask;
 
  private:
   static RandomConfig config(int64_t rows, HeadDims dims) {

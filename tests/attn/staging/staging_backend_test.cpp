@@ -121,14 +121,14 @@ TEST(StagingBackend, AccumulatesOverStagesAndLeavesRowsOfOthersAlone) {
   const auto run_stages = [&](const AttnBackend& backend, RandomAttention& r) {
     for (HostTensor* tensor : {&r.dq, &r.dk, &r.dv}) tensor->fill(0.5f);
     for (size_t i = 0; i < slices.size(); ++i) {
-      const auto mask = backend.prepare({&slices[i], 1}, r.config.shape, nullptr);
+      const auto mask = make_mask_slot(backend, {&slices[i], 1}, r.config.shape);
       AttnForwardArgs forward = r.forward_args();
       forward.accumulate = i > 0;
       if (i + 1 < slices.size()) forward.sink = {};
       backend.forward(*mask, forward);
     }
     for (size_t i = 0; i < slices.size(); ++i) {
-      const auto mask = backend.prepare({&slices[i], 1}, r.config.shape, nullptr);
+      const auto mask = make_mask_slot(backend, {&slices[i], 1}, r.config.shape);
       AttnBackwardArgs backward = r.backward_args();
       backward.accumulate_dq = backward.accumulate_dkv = true;
       if (i > 0) backward.sink = {}, backward.dsink = nullptr;
@@ -146,9 +146,9 @@ TEST(StagingBackend, GivenDeltaReplacesOut) {
                   staged = make_random(config_of(false), holes(), 8);
   HeapMemory::Counters counters;
   const auto backend = staged_cpu(counters);
-  EXPECT_TRUE(backend->takes_delta());
+  EXPECT_TRUE(backend->caps().delta);
   const auto run_with_delta = [](const AttnBackend& of, RandomAttention& r) {
-    const auto mask = of.prepare(r.slices, r.config.shape, nullptr);
+    const auto mask = make_mask_slot(of, r.slices, r.config.shape);
     of.forward(*mask, r.forward_args());
     AttnBackwardArgs backward = r.backward_args();
     const std::vector<float> delta(r.lse.size(), 0.25f);
@@ -168,7 +168,7 @@ TEST(StagingBackend, ReadsNoFullyMaskedKeyRows) {
   RandomAttention r = make_random(config, {AttnSlice::full({0, 53}, {10, 14})}, 5);
   HeapMemory::Counters counters;
   const auto backend = staged_cpu(counters);
-  const auto mask = backend->prepare(r.slices, config.shape, nullptr);
+  const auto mask = make_mask_slot(*backend, r.slices, config.shape);
   backend->forward(*mask, r.forward_args());
   const size_t queries = 53 * 4 * 8, keys = 4 * 2 * (8 + 16);
   EXPECT_EQ(counters.uploaded, (queries + keys) * sizeof(float));
@@ -191,13 +191,13 @@ TEST(StagingBackend, RefusesWrongArgumentsBeforeTheyAreCopied) {
   HeapMemory::Counters counters;
   const auto backend = staged_cpu(counters);
   RandomAttention r = make_random(config_of(false), holes(), 7);
-  const auto mask = backend->prepare(r.slices, r.config.shape, nullptr);
+  const auto mask = make_mask_slot(*backend, r.slices, r.config.shape);
   AttnForwardArgs args = r.forward_args();
   int not_null = 0;
   EXPECT_THROW(backend->forward(*mask, args, &not_null), InvalidArgument);
   args.q.rows -= 1;
   EXPECT_THROW(backend->forward(*mask, args), InvalidArgument);
-  EXPECT_THROW(backend->forward(*cpu()->prepare(r.slices, r.config.shape, nullptr), r.forward_args()), InvalidArgument);
+  EXPECT_THROW(backend->forward(*make_mask_slot(*cpu(), r.slices, r.config.shape), r.forward_args()), InvalidArgument);
   AttnBackwardArgs backward = r.backward_args();
   backward.dout.rows -= 1;
   EXPECT_THROW(backend->backward(*mask, backward), InvalidArgument);

@@ -8,10 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "attn/gpu/local_kv_table.hpp"
 #include "comm/device/host_kernels.hpp"
 #include "runtime/device/stream_backend.hpp"
 
@@ -53,59 +54,50 @@ class Recording {
 /// StreamBackend with buffers, whose calls a Recording records.
 class BufferBackend final : public AttnBackend {
  public:
-  std::string_view name() const override { return "buffers"; }
-  MemoryKind memory() const override { return MemoryKind::kDevice; }
-  std::optional<TileShape> tile_shape(const AttnShape&) const override { return TileShape{16, 16}; }
-  std::optional<TileShape> backward_tile_shape(const AttnShape&) const override { return TileShape{16, 16}; }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice>, const AttnShape&, const TileList*) const override {
-    throw InternalError("BufferBackend: has buffers alone");
+  AttnCaps caps() const override {
+    return {.name = "buffers",
+            .memory = MemoryKind::kDevice,
+            .delta = true,
+            .padded_slots = true,
+            .max_ready_flags = 64,
+            .local_kv_halo = 127};
   }
-  bool can_wait_for_keys() const override { return true; }
-  bool has_buffers() const override { return true; }
-  std::unique_ptr<PreparedMask> make_buffer(const AttnShape& shape, const MaskCapacity&) const override {
-    auto buffer = std::make_unique<Buffer>();
-    buffer->shape = shape;
-    return buffer;
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override {
+    EXPECT_NE(request.into, nullptr) << "has padded slots alone";
+    for (const AttnSlice& slice : request.masks[0]) EXPECT_LE(canonical(slice).k_range.end, request.num_keys);
+    return stream_.build(request);
   }
-  void set_mask(PreparedMask& buffer, std::span<const AttnSlice> slices, int64_t num_keys, void*) const override {
-    auto& prepared = static_cast<Buffer&>(buffer);
-    prepared.mask = stream_.prepare(slices, prepared.shape, nullptr);
-    for (const AttnSlice& slice : slices) EXPECT_LE(canonical(slice).k_range.end, num_keys);
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity) const override {
+    EXPECT_NE(capacity, nullptr);
+    return stream_.make_slot(shape, nullptr);
   }
-  int64_t local_kv_table_bytes(int64_t seqlen_k) const override {
-    return static_cast<int64_t>(sizeof(int64_t)) + seqlen_k * static_cast<int64_t>(sizeof(LocalKvRange));
-  }
-  void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t, std::byte* to) const override {
-    const auto count = static_cast<int64_t>(local_ranges.size());
-    std::memcpy(to, &count, sizeof(count));
-    std::memcpy(to + sizeof(count), local_ranges.data(), local_ranges.size_bytes());
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const override {
+    stream_.install(slot, std::move(metadata), stream);
   }
 
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void*) const override {
     Recording::put(
-        {"attention forward", {}, [this, &mask, args] { stream_.forward(as_of_now(mask, args), args, {}); }});
+        {"attention forward", {}, [this, &slot, args] { stream_.forward(as_of_now(slot, args), args, {}); }});
   }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void*) const override {
     EXPECT_NE(args.keys_ready, nullptr) << "rows come beside the pass, on a stream that it must wait for";
     Recording::put(
-        {"attention backward", {}, [this, &mask, args] { stream_.backward(as_of_now(mask, args), args, {}); }});
+        {"attention backward", {}, [this, &slot, args] { stream_.backward(as_of_now(slot, args), args, {}); }});
   }
 
  private:
-  struct Buffer final : PreparedMask {
-    AttnShape shape;
-    std::unique_ptr<PreparedMask> mask;
-  };
-  /// The mask that is set when a call runs, with the ranges of its table.
+  /// With the ranges that the table of a call names when it runs.
   template <class Args>
-  PreparedMask& as_of_now(PreparedMask& buffer, const Args& args) const {
-    PreparedMask& mask = *static_cast<Buffer&>(buffer).mask;
-    int64_t count = 0;
-    const auto* table = static_cast<const std::byte*>(args.local_kv_table);
-    std::memcpy(&count, table, sizeof(count));
-    stream_.prepare_local_kv(
-        mask, {reinterpret_cast<const LocalKvRange*>(table + sizeof(count)), static_cast<size_t>(count)});
-    return mask;
+  MaskSlot& as_of_now(MaskSlot& slot, const Args& args) const {
+    const auto* table = static_cast<const GranuleRange*>(args.local_kv_table);
+    std::vector<LocalKvRange> ranges;
+    for (int64_t key = 0; key < args.k.rows; key += kLocalKvGranule) {
+      const GranuleRange& of = table[key / kLocalKvGranule];
+      const LocalKvRange range{{of.begin, of.end}, of.begin + of.shift};
+      if (of.shift != kNoLocalRange && (ranges.empty() || ranges.back() != range)) ranges.push_back(range);
+    }
+    stream_.set_local_ranges(slot, std::move(ranges));
+    return slot;
   }
 
   StreamBackend stream_;

@@ -32,34 +32,26 @@ class ToldBackend final : public AttnBackend {
       std::function<void()> before_backward, std::function<void()> before_forward = [] {})
       : before_backward_(std::move(before_backward)), before_forward_(std::move(before_forward)) {}
 
-  std::string_view name() const override { return of_.name(); }
-  MemoryKind memory() const override { return of_.memory(); }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return of_.tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList* tiles) const override {
-    if (tiles != nullptr) before_forward_();
-    return of_.prepare(slices, shape, tiles);
+  AttnCaps caps() const override { return of_.caps(); }
+  void check(const AttnShape& shape) const override { of_.check(shape); }
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override {
+    (request.parts.has(MaskPart::kForward) ? before_forward_ : before_backward_)();
+    return of_.build(request);
   }
-  bool can_wait_for_keys() const override { return true; }
-  void prepare_ready_flags(PreparedMask& mask, std::span<const KeyReadyFlag> ready_flags) const override {
-    of_.prepare_ready_flags(mask, ready_flags);
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity) const override {
+    return of_.make_slot(shape, capacity);
   }
-  std::optional<TileShape> backward_tile_shape(const AttnShape& shape) const override {
-    return of_.backward_tile_shape(shape);
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream) const override {
+    of_.install(slot, std::move(metadata), stream);
   }
-  void prepare_backward(PreparedMask& mask, const TileList& tiles, BackwardCalls calls) const override {
-    before_backward_();
-    of_.prepare_backward(mask, tiles, calls);
+  int64_t workspace_bytes(const MaskSlot& slot, AttnPass pass) const override {
+    return of_.workspace_bytes(slot, pass);
   }
-  int64_t forward_workspace_bytes(const PreparedMask& mask) const override { return of_.forward_workspace_bytes(mask); }
-  int64_t backward_workspace_bytes(const PreparedMask& mask) const override {
-    return of_.backward_workspace_bytes(mask);
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override {
+    of_.forward(slot, args, stream);
   }
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
-    of_.forward(mask, args, stream);
-  }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void* stream) const override {
-    of_.backward(mask, args, stream);
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream) const override {
+    of_.backward(slot, args, stream);
   }
 
  private:

@@ -156,8 +156,8 @@ std::vector<std::string> forward_messages(const AttnBackend& backend,
 class NanBackend final : public testing::DelegatingBackend {
  public:
   NanBackend() : DelegatingBackend("nan") {}
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void* stream) const override {
-    DelegatingBackend::forward(mask, args, stream);
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream) const override {
+    DelegatingBackend::forward(slot, args, stream);
     *static_cast<float*>(args.out.data) = std::nanf("");
   }
 };

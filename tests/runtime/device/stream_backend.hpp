@@ -19,29 +19,38 @@ class StreamBackend final : public AttnBackend {
   /// Tiles of keys reach so far beyond a range.
   static constexpr int64_t kBorder = 2;
 
-  std::string_view name() const override { return "stream"; }
-  std::optional<TileShape> tile_shape(const AttnShape& shape) const override { return dense_.tile_shape(shape); }
-  std::unique_ptr<PreparedMask> prepare(std::span<const AttnSlice> slices, const AttnShape& shape,
-                                        const TileList*) const override {
-    auto prepared = std::make_unique<Prepared>();
-    prepared->dense = dense_.prepare(slices, shape, nullptr);
-    return prepared;
+  AttnCaps caps() const override {
+    return {.name = "stream", .delta = true, .max_ready_flags = 64, .local_kv_halo = kBorder};
   }
-  bool can_wait_for_keys() const override { return true; }
-  bool supports_local_kv() const override { return true; }
-  void prepare_local_kv(PreparedMask& mask, std::span<const LocalKvRange> local_ranges) const override {
-    static_cast<Prepared&>(mask).local_ranges.assign(local_ranges.begin(), local_ranges.end());
+  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override {
+    MaskRequest of_dense = request;
+    of_dense.ready_flags = {};
+    of_dense.local_ranges = {};
+    return std::make_unique<Metadata>(dense_.build(of_dense), request.local_ranges);
+  }
+  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity*) const override {
+    auto slot = std::make_unique<Slot>();
+    slot->dense = dense_.make_slot(shape, nullptr);
+    return slot;
+  }
+  void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void*) const override {
+    auto& built = dynamic_cast<Metadata&>(*metadata);
+    dynamic_cast<Slot&>(slot).install(dense_, built);
+  }
+  /// Of a slot without ranges of its own: as a call of a padded slot finds them in its table.
+  void set_local_ranges(MaskSlot& slot, std::vector<LocalKvRange> ranges) const {
+    dynamic_cast<Slot&>(slot).local_ranges = std::move(ranges);
   }
 
-  void forward(PreparedMask& mask, const AttnForwardArgs& args, void*) const override {
-    auto& prepared = static_cast<Prepared&>(mask);
+  void forward(MaskSlot& slot, const AttnForwardArgs& args, void*) const override {
+    auto& prepared = dynamic_cast<Slot&>(slot);
     AttnForwardArgs call = args;
     const HostTensor k = keys(prepared, args.k, args.k_local), v = keys(prepared, args.v, args.v_local);
     call.k = k, call.v = v;
     dense_.forward(*prepared.dense, call, nullptr);
   }
-  void backward(PreparedMask& mask, const AttnBackwardArgs& args, void*) const override {
-    auto& prepared = static_cast<Prepared&>(mask);
+  void backward(MaskSlot& slot, const AttnBackwardArgs& args, void*) const override {
+    auto& prepared = dynamic_cast<Slot&>(slot);
     AttnBackwardArgs call = args;
     const HostTensor k = keys(prepared, args.k, args.k_local), v = keys(prepared, args.v, args.v_local);
     call.k = k, call.v = v;
@@ -54,13 +63,26 @@ class StreamBackend final : public AttnBackend {
   }
 
  private:
-  struct Prepared final : PreparedMask {
-    std::unique_ptr<PreparedMask> dense;
+  struct Metadata final : MaskMetadata {
+    Metadata(std::unique_ptr<MaskMetadata> of, std::span<const LocalKvRange> ranges)
+        : MaskMetadata(of->parts()), dense(std::move(of)), local_ranges(ranges.begin(), ranges.end()) {}
+
+    std::unique_ptr<MaskMetadata> dense;
+    std::vector<LocalKvRange> local_ranges;
+  };
+  struct Slot final : MaskSlot {
+    void install(const DenseBackend& backend, Metadata& built) {
+      add_parts(built.parts());
+      local_ranges = built.local_ranges;
+      backend.install(*dense, std::move(built.dense), nullptr);
+    }
+
+    std::unique_ptr<MaskSlot> dense;
     std::vector<LocalKvRange> local_ranges;
   };
 
   /// The keys of a call: of a range those at its ends from the buffer, all others from where they lie.
-  static HostTensor keys(const Prepared& mask, const ConstTensorView& buffer, const ConstTensorView& elsewhere) {
+  static HostTensor keys(const Slot& mask, const ConstTensorView& buffer, const ConstTensorView& elsewhere) {
     HostTensor result(buffer.dtype, buffer.rows, buffer.heads, buffer.dim);
     for (int64_t row = 0; row < buffer.rows; ++row) copy_row(buffer, row, result.view(), row);
     if (elsewhere.data == nullptr) return result;

@@ -3,7 +3,7 @@
 // How the thread that issues TMA loads learns where a tile of keys lies.
 #pragma once
 
-#include "attn/sm90/local_kv_ranges.hpp"
+#include "attn/gpu/local_kv_table.hpp"
 
 namespace tangram::sm90 {
 

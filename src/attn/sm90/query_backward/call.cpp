@@ -37,10 +37,8 @@ void fill_maps(Params& params, const AttnShape& shape, const AttnBackwardArgs& a
 }  // namespace
 
 bool takes(const AttnBackwardArgs& args, bool awaited_keys) {
-  // As in Sm90Backend::backward: without softcap, lse / softmax_scale meets q.k.
-  return args.options.softcap == 0 && softmax_scale_of(args) >= 1e-30f && !args.options.deterministic &&
-         args.dsink == nullptr && !awaited_keys && args.k_local.data == nullptr && args.v_local.data == nullptr &&
-         args.places.of_key == nullptr && !args.accumulate_dq && !args.accumulate_dkv;
+  const CallOptions call = call_options(args);
+  return call.plain && !call.deterministic && !awaited_keys;
 }
 
 void enqueue(const GroupListView& lists, const AttnShape& shape, const AttnBackwardArgs& args, void* workspace,

@@ -133,11 +133,11 @@ double estimate_steps_kv_stationary(std::span<const std::span<const AttnSlice>> 
 }
 
 /// `least`: least_cost() of the masks.
-std::unique_ptr<DeviceGroupList> choose(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
-                                        double least, double kv_stationary_steps, double least_gain) {
+std::optional<schedule::GroupList> choose(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
+                                          double least, double kv_stationary_steps, double least_gain) {
   constexpr double kCells = kTileKeys * kTileQueries;
-  if (kv_stationary_steps * kCells < kLeastWaste * visible_cells(masks, shape)) return nullptr;
-  if (least_gain * least > kv_stationary_steps) return nullptr;
+  if (kv_stationary_steps * kCells < kLeastWaste * visible_cells(masks, shape)) return {};
+  if (least_gain * least > kv_stationary_steps) return {};
   const int pack = packed_heads(shape);
   const auto groups_per_mask = shape.num_heads_q / pack / static_cast<int>(masks.size());
   std::vector<schedule::GroupList> lists;
@@ -145,15 +145,15 @@ std::unique_ptr<DeviceGroupList> choose(std::span<const std::span<const AttnSlic
   for (const std::span<const AttnSlice> slices : masks) {
     std::optional<schedule::GroupList> list = schedule::group_work_tiles(
         schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, {kRows / pack, kKeys}));
-    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return nullptr;
+    if (!list || num_tiles(shape) * (shape.num_heads_q / pack) >= (int64_t{1} << 31) - 65536) return {};
     for (const GroupWorkTile& work_tile : list->work_tiles) {
       cost += (kStepCost * static_cast<double>(steps_of(work_tile)) + kWorkTileCost) * groups_per_mask;
     }
-    if (least_gain * cost >= kv_stationary_steps) return nullptr;
+    if (least_gain * cost >= kv_stationary_steps) return {};
     lists.push_back(std::move(*list));
   }
-  return std::make_unique<DeviceGroupList>(lists.size() == 1 ? lists[0] : schedule::join_groups(lists, groups_per_mask),
-                                           shape);
+  if (lists.size() == 1) return std::move(lists[0]);
+  return schedule::join_groups(lists, groups_per_mask);
 }
 
 }  // namespace
@@ -224,17 +224,22 @@ double kv_stationary_steps(const schedule::WorkList& work) {
   return steps;
 }
 
-std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, double kv_stationary_steps) {
+std::optional<schedule::GroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
+                                                 const AttnShape& shape, double kv_stationary_steps) {
   const double least = least_cost(masks, shape);
-  return least < 0 ? nullptr : choose(masks, shape, least, kv_stationary_steps, 1);
+  if (least < 0) return {};
+  return choose(masks, shape, least, kv_stationary_steps, 1);
 }
 
-std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
-                                                     const AttnShape& shape) {
+bool may_choose_groups(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape) {
   const double least = least_cost(masks, shape);
-  if (least < 0 || most_steps_kv_stationary(masks, shape) < kClearGain * least) return nullptr;
-  return choose(masks, shape, least, estimate_steps_kv_stationary(masks, shape), kClearGain);
+  return least >= 0 && most_steps_kv_stationary(masks, shape) >= kClearGain * least;
+}
+
+std::optional<schedule::GroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
+                                                       const AttnShape& shape) {
+  if (!may_choose_groups(masks, shape)) return {};
+  return choose(masks, shape, least_cost(masks, shape), estimate_steps_kv_stationary(masks, shape), kClearGain);
 }
 
 bool is_scattered(std::span<const AttnSlice> slices, const AttnShape& shape) {

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 
 #include "attn/sm90/query_backward/params.hpp"
@@ -63,16 +63,18 @@ class DeviceGroupList {
 double kv_stationary_steps(const schedule::WorkList& work);
 
 /// The list for a mask, or masks of as many groups of heads, whose calls are predicted to end sooner with these kernels
-/// than with kernels that take so many steps; null for others, for other head dimensions, and where
+/// than with kernels that take so many steps; nothing for others, for other head dimensions, and where
 /// schedule::group_work_tiles has none.
-std::unique_ptr<DeviceGroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
-                                               const AttnShape& shape, double kv_stationary_steps);
+std::optional<schedule::GroupList> choose_groups(std::span<const std::span<const AttnSlice>> masks,
+                                                 const AttnShape& shape, double kv_stationary_steps);
 
 /// The same without a list of work, only where these kernels are clearly faster: steps are counted as if tiles began at
 /// multiples of their rows, and tiles that follow the mask may be fewer. O(slices) for most masks, else of the tiles
 /// that slices touch.
-std::unique_ptr<DeviceGroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
-                                                     const AttnShape& shape);
+std::optional<schedule::GroupList> choose_groups_early(std::span<const std::span<const AttnSlice>> masks,
+                                                       const AttnShape& shape);
+/// Whether that may find one. O(slices).
+bool may_choose_groups(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape);
 
 /// Whether choose_groups is likely to find a list: blocks of whole groups of keys that fill tiles badly. O(slices).
 bool is_scattered(std::span<const AttnSlice> slices, const AttnShape& shape);

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "attn/sm90/local_kv_ranges.hpp"
+#include "attn/gpu/abilities.hpp"
+#include "attn/gpu/local_kv_table.hpp"
 #include "attn/sm90/ready_flags.hpp"
 #include "cuda/wait_context.hpp"
 #include "tangram/attention.hpp"
@@ -109,10 +110,10 @@ class LatePeer {
 class LocalKv {
  public:
   LocalKv(HostTensor& k, HostTensor& v) {
-    constexpr int64_t kBorder = AttnBackend::kLocalKvHalo;
+    constexpr int64_t kBorder = kLocalKvHalo;
     const int64_t keys = k.rows(), first = keys * 2 / 5, gap = 23;
     const std::vector<LocalKvRange> local_ranges{{{0, first}, keys - first + 40}, {{first + gap, keys}, 5}};
-    of_granule_ = sm90::local_ranges_of_granules(local_ranges, keys);
+    of_granule_ = local_ranges_of_granules(local_ranges, keys);
     const auto move = [&](HostTensor& here, HostTensor& there) {
       there = HostTensor(here.dtype(), keys + 60, here.heads(), here.dim());
       poison_rows(there, {0, there.rows()});
@@ -125,7 +126,7 @@ class LocalKv {
     move(v, v_);
   }
 
-  sm90::LocalKvParams params() const { return {of_granule_.data()}; }
+  LocalKvParams params() const { return {of_granule_.data()}; }
   /// Like `here`, of the other tensors.
   TensorView k_view(const TensorView& here) { return like(here, k_); }
   TensorView v_view(const TensorView& here) { return like(here, v_); }
@@ -138,7 +139,7 @@ class LocalKv {
   }
 
   HostTensor k_, v_;
-  std::vector<sm90::GranuleRange> of_granule_;
+  std::vector<GranuleRange> of_granule_;
 };
 
 }  // namespace tangram::test::emulated_problem

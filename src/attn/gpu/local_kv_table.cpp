@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/sm90/local_kv_ranges.hpp"
+#include "attn/gpu/local_kv_table.hpp"
 
 #include <algorithm>
 
 #include "core/require.hpp"
 
-namespace tangram::sm90 {
+namespace tangram {
 
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k) {
   std::vector<LocalKvRange> sorted(local_ranges.begin(), local_ranges.end());
@@ -26,7 +26,7 @@ std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange>
   for (const LocalKvRange& local_range : sorted) {
     const Range keys = local_range.keys;
     require(free_from <= keys.begin && keys.begin <= keys.end && keys.end <= seqlen_k && local_range.row >= 0,
-            "Sm90Backend::prepare_local_kv: stretches must lie in [0, {}), not overlap and begin at a row that is not "
+            "local_ranges: ranges must lie in [0, {}), not overlap and begin at a row that is not "
             "negative (got [{}, {}) at row {})",
             seqlen_k, keys.begin, keys.end, local_range.row);
     set({free_from, keys.begin}, kNoLocalRange);
@@ -37,4 +37,13 @@ std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange>
   return of_granule;
 }
 
-}  // namespace tangram::sm90
+int64_t local_kv_table_bytes(int64_t seqlen_k) {
+  return (seqlen_k + kLocalKvGranule - 1) / kLocalKvGranule * static_cast<int64_t>(sizeof(GranuleRange));
+}
+
+void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k, std::byte* to) {
+  const std::vector<GranuleRange> table = local_ranges_of_granules(local_ranges, seqlen_k);
+  std::copy(table.begin(), table.end(), reinterpret_cast<GranuleRange*>(to));
+}
+
+}  // namespace tangram

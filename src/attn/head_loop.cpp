@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "runtime/head_loop.hpp"
+#include "attn/head_loop.hpp"
 
 #include <type_traits>
 
@@ -81,9 +81,9 @@ void check_heads(const AttnShape& shape, const Args& args) {
 
 /// Calls visit(g, query heads, K/V heads).
 template <typename Visit>
-void for_each_group(const AttnShape& shape, size_t num_masks, const Visit& visit) {
-  const AttnShape one = shape_of_group(shape, static_cast<int>(num_masks));
-  for (int g = 0; g < static_cast<int>(num_masks); ++g) {
+void for_each_group(const AttnShape& shape, int num_masks, const Visit& visit) {
+  const AttnShape one = shape_of_group(shape, num_masks);
+  for (int g = 0; g < num_masks; ++g) {
     visit(static_cast<size_t>(g), Heads{g * one.num_heads_q, one.num_heads_q},
           Heads{g * one.num_heads_kv, one.num_heads_kv});
   }
@@ -98,12 +98,12 @@ AttnShape shape_of_group(const AttnShape& shape, int num_masks) {
   return one;
 }
 
-void forward_by_groups(const AttnBackend& backend, std::span<const std::unique_ptr<PreparedMask>> masks,
-                       const AttnShape& shape, const AttnForwardArgs& args, void* stream) {
+void forward_by_groups(int num_masks, const AttnShape& shape, const AttnForwardArgs& args,
+                       const std::function<void(size_t, const AttnForwardArgs&)>& forward) {
   check_heads(shape, args);
   require(args.out.heads == shape.num_heads_q, "FlexAttention: out must have {} heads (got {})", shape.num_heads_q,
           args.out.heads);
-  for_each_group(shape, masks.size(), [&](size_t g, const Heads& of_q, const Heads& of_kv) {
+  for_each_group(shape, num_masks, [&](size_t g, const Heads& of_q, const Heads& of_kv) {
     OfGroup lse(shape.seqlen_q, shape.num_heads_q, of_q), sink(sink_rows(args.sink, shape), shape.num_heads_q, of_q);
     AttnForwardArgs one = args;
     one.q = heads_of(args.q, of_q);
@@ -114,13 +114,13 @@ void forward_by_groups(const AttnBackend& backend, std::span<const std::unique_p
     if (args.accumulate) lse.read(args.lse);
     if (args.max_logits != nullptr) one.max_logits = args.max_logits + of_q.first;
     one.sink.data = sink.read(args.sink.data);
-    backend.forward(*masks[g], one, stream);
+    forward(g, one);
     lse.store(args.lse);
   });
 }
 
-void backward_by_groups(const AttnBackend& backend, std::span<const std::unique_ptr<PreparedMask>> masks,
-                        const AttnShape& shape, const AttnBackwardArgs& args, void* stream) {
+void backward_by_groups(int num_masks, const AttnShape& shape, const AttnBackwardArgs& args,
+                        const std::function<void(size_t, const AttnBackwardArgs&)>& backward) {
   check_heads(shape, args);
   for (const ConstTensorView& of_q : {ConstTensorView(args.dout), ConstTensorView(args.dq)}) {
     require(of_q.heads == shape.num_heads_q, "FlexAttention: dout and dq must have {} heads (got {})",
@@ -131,7 +131,7 @@ void backward_by_groups(const AttnBackend& backend, std::span<const std::unique_
             shape.num_heads_kv, of_kv.heads);
   }
   require(args.places.of_key == nullptr, "FlexAttention: with masks of head groups gradients must go to dk and dv");
-  for_each_group(shape, masks.size(), [&](size_t g, const Heads& of_q, const Heads& of_kv) {
+  for_each_group(shape, num_masks, [&](size_t g, const Heads& of_q, const Heads& of_kv) {
     OfGroup lse(shape.seqlen_q, shape.num_heads_q, of_q), delta = lse;
     OfGroup sink(sink_rows(args.sink, shape), shape.num_heads_q, of_q), dsink = sink;
     AttnBackwardArgs one = args;
@@ -147,7 +147,7 @@ void backward_by_groups(const AttnBackend& backend, std::span<const std::unique_
     one.delta = delta.read(args.delta);
     one.sink.data = sink.read(args.sink.data);
     one.dsink = dsink.write(args.dsink);
-    backend.backward(*masks[g], one, stream);
+    backward(g, one);
     dsink.store(args.dsink);
   });
 }

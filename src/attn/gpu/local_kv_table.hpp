@@ -3,13 +3,14 @@
 // Which keys of a mask a kernel may read from other tensors than k and v. Plain data for host and device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "tangram/local_kv_range.hpp"
 
-namespace tangram::sm90 {
+namespace tangram {
 
 /// A kernel looks up its tile of keys by the granule in which the tile begins.
 inline constexpr int kLocalKvGranule = 16;
@@ -32,9 +33,14 @@ struct alignas(16) GranuleRange {
 /// keys. Throws InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
+/// The same table in memory of the host, aligned to 16, for calls whose ranges change under them
+/// (AttnForwardArgs::local_kv_table), and its bytes for `seqlen_k` keys.
+int64_t local_kv_table_bytes(int64_t seqlen_k);
+void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k, std::byte* to);
+
 /// A kernel's view. `of_granule` null: all keys are read from k and v.
 struct LocalKvParams {
   const GranuleRange* of_granule;
 };
 
-}  // namespace tangram::sm90
+}  // namespace tangram

@@ -1,17 +1,17 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/sm90/local_kv_ranges.hpp"
+#include "attn/gpu/local_kv_table.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "tangram/attention.hpp"
+#include "attn/gpu/abilities.hpp"
 #include "tangram/error.hpp"
 
-namespace tangram::sm90 {
+namespace tangram {
 namespace {
 
 /// As the kernels look a tile up (local_kv_ranges.cuh).
@@ -55,8 +55,8 @@ TEST(LocalKvRanges, TilesAreFoundWhereTheyLieOrHoldOnlyBordersOfLocalRanges) {
         for (const LocalKvRange& s : local_ranges) {
           const int64_t begin = std::max(first, s.keys.begin), end = std::min(first + num_keys, s.keys.end);
           if (begin >= end) continue;
-          const bool at_begin = end <= s.keys.begin + AttnBackend::kLocalKvHalo;
-          const bool at_end = begin >= s.keys.end - AttnBackend::kLocalKvHalo;
+          const bool at_begin = end <= s.keys.begin + kLocalKvHalo;
+          const bool at_end = begin >= s.keys.end - kLocalKvHalo;
           ASSERT_TRUE(at_begin || at_end)
               << "tile at " << first << " in [" << s.keys.begin << ", " << s.keys.end << ")";
         }
@@ -116,4 +116,4 @@ TEST(LocalKvRanges, RejectsLocalRangesThatOverlapOrLeaveTheSequence) {
 }
 
 }  // namespace
-}  // namespace tangram::sm90
+}  // namespace tangram
