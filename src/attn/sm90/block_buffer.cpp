@@ -11,7 +11,6 @@
 #include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/metadata.hpp"
 #include "attn/sm90/packing.hpp"
-#include "attn/sm90/padded_parts.hpp"
 #include "attn/sm90/query_backward/call.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
@@ -41,14 +40,13 @@ schedule::ForwardTiles forward_tiles(const AttnShape& shape, const MaskCapacity&
 }  // namespace
 
 BlockBuffer::BlockBuffer(const AttnShape& shape, const MaskCapacity& capacity, const GatheredWorkTiles& work_tiles)
-    : Sm90Slot(shape),
+    : PaddedSlot(shape, capacity),
       work_tiles_(work_tiles.work_tiles),
       layout_(shape, tile_rows_of(shape), capacity, gpu_of_current_device(), forward_tiles(shape, capacity, work_tiles),
               schedule::has_many_key_tiles(shape, gpu_of_current_device())),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {
-  add_parts(parts_of(capacity));
   if (!layout_.kv_stationary()) return;
   const schedule::KeyImage& keys = layout_.keys();
   call_.emplace(static_cast<size_t>(keys.num_q_tiles()), static_cast<size_t>(keys.num_accum_tiles()), shape);
@@ -65,13 +63,10 @@ void BlockBuffer::install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t s
   check_errors();
   const auto* built = dynamic_cast<const BlockBufferMetadata*>(metadata.get());
   require(built != nullptr, "Sm90Backend::install: a padded slot needs metadata built for it (got another's)");
-  require(!cuda::is_captured(stream),
-          "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
   layout_.check(built->masks);
-  if (ring_ == nullptr) ring_ = std::make_unique<cuda::PinnedRing>(layout_.bytes());
-  const size_t bytes = layout_.write(ring_->next(), built->masks);
-  ring_->copy_to(memory_->image.as<void>(), bytes, stream);
-  is_set_ = true;
+  copy_from_host(
+      memory_->image.as<void>(), layout_.bytes(), [&](std::byte* to) { return layout_.write(to, built->masks); },
+      stream);
 }
 
 void BlockBuffer::install_device(const MaskData& data, cudaStream_t stream) {
@@ -81,12 +76,7 @@ void BlockBuffer::install_device(const MaskData& data, cudaStream_t stream) {
   // Last, since kernels read lists before they wait for the kernel in front of them, but never before a copy.
   memory_->control_block.copy(&build_.state->report, stream);
   keep_while_graph_lives(stream);
-  is_set_ = true;
-}
-
-void BlockBuffer::check_call(const char* function, AttnPasses other) const {
-  check_installed(function, is_set_, capacity(), other);
-  check_errors();
+  set_by_device();
 }
 
 void BlockBuffer::check_backward(const char* function, const AttnBackwardArgs& args) const {
@@ -162,8 +152,7 @@ bool BlockBuffer::is_held_by_graphs() const {
 }
 
 int64_t BlockBuffer::host_bytes() const {
-  return static_cast<int64_t>(builder::ErrorReportBuffer::kBytes +
-                              (ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks));
+  return static_cast<int64_t>(builder::ErrorReportBuffer::kBytes + ring_bytes());
 }
 
 }  // namespace tangram::sm90

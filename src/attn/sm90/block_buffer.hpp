@@ -14,11 +14,10 @@
 #include "attn/sm90/backward/call_layout.hpp"
 #include "attn/sm90/builder/error_report_buffer.hpp"
 #include "attn/sm90/forward/params.hpp"
+#include "attn/sm90/padded_slot.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
-#include "attn/sm90/slot.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"
 #include "cuda/device_buffer.hpp"
-#include "cuda/pinned_ring.hpp"
 #include "schedule/block_image.hpp"
 #include "schedule/builder/block_lists.hpp"
 #include "tangram/mask_data.hpp"
@@ -29,7 +28,7 @@ namespace tangram::sm90 {
 /// An image (NOTE [block image]) in device memory, the counters of the forward kernel behind it, memory in which images
 /// are built, and host memory from which they are copied. All is allocated on construction. What calls are given
 /// depends on the capacity alone. Used by one call at a time.
-class BlockBuffer final : public Sm90Slot {
+class BlockBuffer final : public PaddedSlot {
  public:
   /// `work_tiles`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do
   /// not take, CudaError.
@@ -46,13 +45,7 @@ class BlockBuffer final : public Sm90Slot {
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.
   void check_errors() const override { memory_->control_block.check(); }
 
-  void check_forward(const char* function) const override { check_call(function, AttnPasses::kBackward); }
   void check_backward(const char* function, const AttnBackwardArgs& args) const override;
-  /// As those of ListBuffer.
-  void before_forward(cudaStream_t stream) const override { keep_while_graph_lives(stream); }
-  void before_backward(const AttnBackwardArgs& /*args*/, cudaStream_t stream) const override {
-    keep_while_graph_lives(stream);
-  }
   ForwardChoice forward_choice() const override;
   void fill(ForwardParams& params, int pack) const override;
   const int32_t* key_groups() const override { return at<int32_t>(0); }
@@ -61,16 +54,13 @@ class BlockBuffer final : public Sm90Slot {
   void fill(backward::Params& params, backward::PrePostParams& pre_post, const AttnBackwardArgs& args,
             void* workspace) const override;
   int64_t num_backward_work_tiles(bool deterministic) const override;
-  size_t backward_workspace_bytes(bool /*deterministic*/) const override { return backward_workspace_bytes(); }
   size_t backward_workspace_bytes() const override;
   bool is_held_by_graphs() const override;
   int64_t device_bytes() const override { return static_cast<int64_t>(memory_->image.bytes() + memory_->work.bytes()); }
   int64_t host_bytes() const override;
-  const MaskCapacity& capacity() const { return layout_.capacity(); }
 
  private:
-  void check_call(const char* function, AttnPasses other) const;
-  void keep_while_graph_lives(cudaStream_t stream) const;
+  void keep_while_graph_lives(cudaStream_t stream) const override;
 
   /// Graphs that were captured with it hold it, too.
   struct Memory {
@@ -88,8 +78,6 @@ class BlockBuffer final : public Sm90Slot {
   std::optional<backward::CallLayout> call_;  // where keys rest
   std::shared_ptr<Memory> memory_;
   schedule::builder::BlockBuild build_;
-  std::unique_ptr<cuda::PinnedRing> ring_;  // null before the first mask of the host
-  bool is_set_ = false;
 };
 
 }  // namespace tangram::sm90

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "attn/gpu/local_kv_table.hpp"
 #include "cuda/packed_arrays.hpp"
+#include "schedule/local_kv_table.hpp"
 
 namespace tangram::sm90 {
 

@@ -3,11 +3,8 @@
 
 #include "attn/sm90/list_buffer.hpp"
 
-#include <tuple>
-
 #include "attn/sm90/metadata.hpp"
 #include "attn/sm90/packing.hpp"
-#include "attn/sm90/padded_parts.hpp"
 #include "core/require.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "schedule/buffer_capacity.hpp"
@@ -29,49 +26,43 @@ size_t accum_tiles_of(const schedule::ImageLayout& layout, const AttnShape& shap
 
 ListBuffer::ListBuffer(const AttnShape& shape, const TileShape& forward, ForwardWorkTiles work_tiles,
                        const MaskCapacity& capacity)
-    : Sm90Slot(shape),
+    : PaddedSlot(shape, capacity),
       forward_(forward),
       work_tiles_(work_tiles),
-      capacity_(capacity),
       layout_(shape, forward, backward::kTileShape, capacity),
       call_(static_cast<size_t>(layout_.num_q_tiles()), accum_tiles_of(layout_, shape), shape),
       memory_(
           std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))) {
-  add_parts(parts_of(capacity));
   if (capacity.block_size > 0) {
     make_builder();
   } else {
-    make_ring();
+    make_ring(layout_.bytes());
   }
 }
 
-void ListBuffer::make_ring() { ring_ = std::make_unique<cuda::PinnedRing>(layout_.bytes()); }
-
 void ListBuffer::make_builder() {
-  builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape(), forward_, capacity_, memory_->as<std::byte>());
+  builder_ = std::make_shared<builder::DeviceBuilder>(layout_, shape(), forward_, capacity(), memory_->as<std::byte>());
 }
 
 void ListBuffer::install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) {
   check_errors();
   const auto* built = dynamic_cast<const ListBufferMetadata*>(metadata.get());
   require(built != nullptr, "Sm90Backend::install: a padded slot needs metadata built for it (got another's)");
-  const auto& [forward, backward] = std::tie(built->forward, built->backward);
+  const TileList& forward = built->forward;
+  const schedule::WorkList& backward = built->backward;
   layout_.check(forward, backward);
-  require(capacity_.block_size == 0 || schedule::sees_whole_query_tiles(backward),
+  require(capacity().block_size == 0 || schedule::sees_whole_query_tiles(backward),
           "MaskBuffer::set: a mask of blocks must be such that all queries of a tile of {} see something, or none (got "
           "one of which some see nothing)",
           backward::kTileShape.block_n);
-  require(!cuda::is_captured(stream),
-          "MaskBuffer::set: the stream must not be being captured, masks are set between replays (got one that is)");
-  if (ring_ == nullptr) make_ring();
-  const size_t bytes = layout_.write(ring_->next(), forward, backward);
-  ring_->copy_to(memory_->as<void>(), bytes, stream);
-  is_set_ = true;
+  copy_from_host(
+      memory_->as<void>(), layout_.bytes(), [&](std::byte* to) { return layout_.write(to, forward, backward); },
+      stream);
 }
 
 void ListBuffer::install_device(const MaskData& data, cudaStream_t stream) {
   check_errors();
-  MaskCapacity room = capacity_;
+  MaskCapacity room = capacity();
   if (room.max_slices == 0) room.max_slices = room.max_documents;
   schedule::check_capacity(data, shape(), room);
   if (builder_ == nullptr) {
@@ -82,24 +73,19 @@ void ListBuffer::install_device(const MaskData& data, cudaStream_t stream) {
   }
   builder_->build(data, stream);
   keep_while_graph_lives(stream);
-  is_set_ = true;
-}
-
-void ListBuffer::check_call(const char* function, AttnPasses other) const {
-  check_installed(function, is_set_, capacity_, other);
-  check_errors();
+  set_by_device();
 }
 
 void ListBuffer::check_backward(const char* function, const AttnBackwardArgs& args) const {
   check_call(function, AttnPasses::kForward);
-  require(args.options.deterministic == capacity_.deterministic,
+  require(args.options.deterministic == capacity().deterministic,
           "{}: calls must be deterministic as the MaskBuffer is made for (got deterministic={})", function,
           args.options.deterministic);
 }
 
 ForwardChoice ListBuffer::forward_choice() const {
   const bool aligned = work_tiles_ == ForwardWorkTiles::kAligned;
-  return {.work_tiles = work_tiles_, .gathers = aligned, .many_runs = capacity_.block_size > 0};
+  return {.work_tiles = work_tiles_, .gathers = aligned, .many_runs = capacity().block_size > 0};
 }
 
 void ListBuffer::fill(ForwardParams& params, int pack) const {
@@ -123,9 +109,9 @@ void ListBuffer::fill(backward::Params& params, backward::PrePostParams& pre_pos
   params.run_tiles = at<backward::RangeQueryTiles>(layout_.run_tiles());
   params.q_tiles = pre_post.q_tiles = at<backward::QueryTile>(layout_.q_tiles());
   params.intervals = at<RowInterval>(layout_.intervals());
-  pre_post.covered_queries = capacity_.allow_fully_masked_rows ? at<uint64_t>(layout_.covered_queries()) : nullptr;
+  pre_post.covered_queries = capacity().allow_fully_masked_rows ? at<uint64_t>(layout_.covered_queries()) : nullptr;
   // Of blocks the main kernel need not ask: the rows of a tile that it visits all see something.
-  params.covered_queries = capacity_.block_size > 0 ? nullptr : pre_post.covered_queries;
+  params.covered_queries = capacity().block_size > 0 ? nullptr : pre_post.covered_queries;
   params.dq_order_segments = at<backward::DqOrderSegment>(layout_.dq_order_segments());
   params.num_q_tiles = pre_post.num_q_tiles = static_cast<int32_t>(layout_.num_q_tiles());
   pre_post.keys_ready = args.keys_ready;
@@ -139,7 +125,7 @@ void ListBuffer::keep_while_graph_lives(cudaStream_t stream) const {
 }
 
 size_t ListBuffer::backward_workspace_bytes() const {
-  return capacity_.passes == AttnPasses::kForward ? 0 : call_.bytes();
+  return capacity().passes == AttnPasses::kForward ? 0 : call_.bytes();
 }
 
 int64_t ListBuffer::device_bytes() const {
@@ -147,8 +133,7 @@ int64_t ListBuffer::device_bytes() const {
 }
 
 int64_t ListBuffer::host_bytes() const {
-  return static_cast<int64_t>((ring_ == nullptr ? 0 : layout_.bytes() * cuda::PinnedRing::kBlocks) +
-                              (builder_ == nullptr ? 0 : builder_->host_bytes()));
+  return static_cast<int64_t>(ring_bytes() + (builder_ == nullptr ? 0 : builder_->host_bytes()));
 }
 
 bool ListBuffer::is_held_by_graphs() const {

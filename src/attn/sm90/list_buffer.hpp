@@ -13,9 +13,8 @@
 #include "attn/sm90/builder/device_builder.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/forward/params.hpp"
-#include "attn/sm90/slot.hpp"
+#include "attn/sm90/padded_slot.hpp"
 #include "cuda/device_buffer.hpp"
-#include "cuda/pinned_ring.hpp"
 #include "schedule/mask_image.hpp"
 
 namespace tangram::sm90 {
@@ -23,7 +22,7 @@ namespace tangram::sm90 {
 /// An image (NOTE [image]) in device memory, the counters of the forward kernel behind it, and host memory from which
 /// images are copied: of a buffer for blocks from the first mask of the host on. What calls are given depends on the
 /// capacity alone: pointers, and sizes of grids. Used by one call at a time.
-class ListBuffer final : public Sm90Slot {
+class ListBuffer final : public PaddedSlot {
  public:
   /// Allocates. `forward`: shape of the tiles of the forward pass, which `work_tiles` are. Throws InvalidArgument,
   /// CudaError.
@@ -42,31 +41,21 @@ class ListBuffer final : public Sm90Slot {
     if (builder_ != nullptr) builder_->check();
   }
 
-  void check_forward(const char* function) const override { check_call(function, AttnPasses::kBackward); }
   void check_backward(const char* function, const AttnBackwardArgs& args) const override;
-  /// Keep the lists as long as the graph lives that is captured on `stream`, if one is.
-  void before_forward(cudaStream_t stream) const override { keep_while_graph_lives(stream); }
-  void before_backward(const AttnBackwardArgs& /*args*/, cudaStream_t stream) const override {
-    keep_while_graph_lives(stream);
-  }
   ForwardChoice forward_choice() const override;
   void fill(ForwardParams& params, int pack) const override;
   bool is_sparse(const AttnBackwardArgs& /*args*/) const override { return false; }
   void fill(backward::Params& params, backward::PrePostParams& pre_post, const AttnBackwardArgs& args,
             void* workspace) const override;
-  size_t backward_workspace_bytes(bool /*deterministic*/) const override { return backward_workspace_bytes(); }
   size_t backward_workspace_bytes() const override;
   bool is_held_by_graphs() const override;
 
-  const MaskCapacity& capacity() const { return capacity_; }
   const TileShape& forward_tile() const { return forward_; }
   int64_t device_bytes() const override;
   int64_t host_bytes() const override;
 
  private:
-  void check_call(const char* function, AttnPasses other) const;
-  void keep_while_graph_lives(cudaStream_t stream) const;
-  void make_ring();
+  void keep_while_graph_lives(cudaStream_t stream) const override;
   void make_builder();
   template <class T>
   T* at(size_t offset) const {
@@ -75,13 +64,10 @@ class ListBuffer final : public Sm90Slot {
 
   TileShape forward_;
   ForwardWorkTiles work_tiles_;
-  MaskCapacity capacity_;
   schedule::ImageLayout layout_;
   backward::CallLayout call_;
   std::shared_ptr<cuda::DeviceBuffer> memory_;       // graphs that were captured with it hold it, too
   std::shared_ptr<builder::DeviceBuilder> builder_;  // likewise; null before it is wanted
-  std::unique_ptr<cuda::PinnedRing> ring_;           // null before it is wanted
-  bool is_set_ = false;
 };
 
 }  // namespace tangram::sm90

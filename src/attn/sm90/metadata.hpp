@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "attn/gpu/local_kv_table.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"
 #include "schedule/awaited_keys.hpp"
 #include "schedule/block_image.hpp"
 #include "schedule/group_work_tiles.hpp"
 #include "schedule/head_lists.hpp"
+#include "schedule/local_kv_table.hpp"
 #include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/mask_slot.hpp"

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "attn/gpu/local_kv_table.hpp"
 #include "core/require.hpp"
 #include "core/rounding.hpp"
 #include "runtime/device/buffered_shape.hpp"
 #include "runtime/device/buffered_tables.hpp"
 #include "runtime/pass_plan.hpp"
 #include "runtime/rank_context.hpp"
+#include "schedule/local_kv_table.hpp"
 #include "tangram/buffered_pass.hpp"
 #include "tangram/dkv_scatter_map.hpp"
 #include "tangram/env.hpp"

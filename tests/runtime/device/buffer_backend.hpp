@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "attn/gpu/local_kv_table.hpp"
 #include "comm/device/host_kernels.hpp"
 #include "runtime/device/stream_backend.hpp"
+#include "schedule/local_kv_table.hpp"
 
 namespace tangram::testing {
 

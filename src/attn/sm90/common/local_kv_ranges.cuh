@@ -3,7 +3,7 @@
 // How the thread that issues TMA loads learns where a tile of keys lies.
 #pragma once
 
-#include "attn/gpu/local_kv_table.hpp"
+#include "schedule/local_kv_table.hpp"
 
 namespace tangram::sm90 {
 

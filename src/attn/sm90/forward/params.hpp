@@ -5,10 +5,10 @@
 
 #include <cstdint>
 
-#include "attn/gpu/local_kv_table.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
 #include "attn/sm90/ready_flags.hpp"
 #include "schedule/kv_splits.hpp"
+#include "schedule/local_kv_table.hpp"
 
 namespace tangram::sm90 {
 

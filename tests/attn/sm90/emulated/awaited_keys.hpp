@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "attn/gpu/abilities.hpp"
-#include "attn/gpu/local_kv_table.hpp"
 #include "attn/sm90/ready_flags.hpp"
 #include "cuda/wait_context.hpp"
+#include "schedule/local_kv_table.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram::test::emulated_problem {

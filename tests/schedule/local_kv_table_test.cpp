@@ -1,18 +1,20 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/gpu/local_kv_table.hpp"
+#include "schedule/local_kv_table.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 
-#include "attn/gpu/abilities.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
 namespace {
+
+/// Keys before and behind a range that tiles of keys may reach.
+constexpr int64_t kHalo = 127;
 
 /// As the kernels look a tile up (local_kv_ranges.cuh).
 int64_t local_kv_row(const std::vector<GranuleRange>& of_granule, int64_t first, int64_t num_keys) {
@@ -55,8 +57,8 @@ TEST(LocalKvRanges, TilesAreFoundWhereTheyLieOrHoldOnlyBordersOfLocalRanges) {
         for (const LocalKvRange& s : local_ranges) {
           const int64_t begin = std::max(first, s.keys.begin), end = std::min(first + num_keys, s.keys.end);
           if (begin >= end) continue;
-          const bool at_begin = end <= s.keys.begin + kLocalKvHalo;
-          const bool at_end = begin >= s.keys.end - kLocalKvHalo;
+          const bool at_begin = end <= s.keys.begin + kHalo;
+          const bool at_end = begin >= s.keys.end - kHalo;
           ASSERT_TRUE(at_begin || at_end)
               << "tile at " << first << " in [" << s.keys.begin << ", " << s.keys.end << ")";
         }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "attn/gpu/local_kv_table.hpp"
+#include "schedule/local_kv_table.hpp"
 
 #include <algorithm>
 
