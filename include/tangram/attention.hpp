@@ -35,8 +35,9 @@ struct Sink {
 };
 
 /// What forward and backward share. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if softcap
-/// > 0. Scores may be as large as float32 holds; but where lse reaches 2^22 or so, a float32 no longer tells the
-/// probabilities of its row apart, and gradients that need them become NaN on the CPU.
+/// > 0. Scores may be as large as float32 holds. A backward pass on the CPU is exact for any lse below 2^23 if the call
+/// has all keys of a row that matter. If several stages or ranks share them, probabilities are off by up to half a step
+/// of lse in float32, 4e-3 at 1e5. From 2^23 on lse does not tell them apart, and gradients that need them become NaN.
 struct AttnOptions {
   /// Unset: 1 / sqrt(head_dim). Must be finite and positive.
   std::optional<float> softmax_scale;

@@ -9,9 +9,6 @@
 
 namespace tangram::cpu::TANGRAM_ISA {
 
-/// From here on float32 steps by one or more: an lse of this size does not say which probabilities its row has.
-inline constexpr float kCoarse = 0x1p23f;
-
 /// With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half the rows pairs of two rows.
 struct BackwardScratch {
   int64_t ld, ld_v;   // head dims rounded up to whole vectors; what is added is zero
@@ -31,13 +28,14 @@ struct BackwardScratch {
   float* ds_columns;  // [kQueryGrid / width, kPanel]
   float* ds_rows;     // [kQueryGrid, kPanel / width], ds with pairs of keys
   float* lse;         // [kQueryGrid], natural log, as the caller has it
+  float* lse_rest;    // [kQueryGrid], see BackwardJob
   float* delta;       // [kQueryGrid]
 
   static size_t size(const BackwardJob& job) {
     const size_t ld = static_cast<size_t>(round_up(job.q.dim, kLanes));
     const size_t ld_v = static_cast<size_t>(round_up(job.v.dim, kLanes));
     return (3 * ld + 2 * ld_v) * kTileLanes + (2 * ld + ld_v) * kQueryGrid + size_t{4} * kQueryGrid * kPanel +
-           2 * kQueryGrid;
+           3 * kQueryGrid;
   }
   BackwardScratch(const BackwardJob& job, int width, void* memory) {
     auto* at = static_cast<float*>(memory);
@@ -51,6 +49,7 @@ struct BackwardScratch {
     p = take(kQueryGrid * kPanel);
     ds = take(kQueryGrid * kPanel);
     lse = take(kQueryGrid);
+    lse_rest = take(kQueryGrid);
     delta = take(kQueryGrid);
     k = take(kTileLanes * ld);
     dk = take(kTileLanes * ld);
@@ -167,15 +166,17 @@ class BackwardTile {
   void load_queries(int head) {
     load_query_rows(job_.q, head, s_.q_rows, inner_, s_.q, s_.ld);
     load_query_rows(job_.dout, head, s_.dout_rows, inner_v_, s_.dout, s_.ld_v);
-    has_coarse_ = false;
+    has_large_ = false;
     for (int m = 0; m < round_up(block_.num_steps, kWidth); ++m) {
       s_.lse[m] = -kMinusInf;  // exponentials against +inf are 0
+      s_.lse_rest[m] = __builtin_nanf("");
       s_.delta[m] = 0;
       if (m == block_.num_steps) break;
       const int64_t at = block_.rows[m] * job_.num_heads_q + head;
       if (job_.lse[at] != kMinusInf) s_.lse[m] = job_.lse[at];
       if (job_.lse[at] == -kMinusInf) s_.lse[m] = __builtin_nanf("");  // scores overflowed
-      has_coarse_ = has_coarse_ || __builtin_fabsf(s_.lse[m]) >= kCoarse;
+      if (job_.lse_rest != nullptr) s_.lse_rest[m] = job_.lse_rest[at];
+      has_large_ = has_large_ || has_rest(m) || __builtin_fabsf(s_.lse[m]) >= kCoarseLse;
       s_.delta[m] = job_.delta[at];
     }
   }
@@ -250,18 +251,23 @@ class BackwardTile {
 
   /// scale * score - lse. The product is exact but for the end, where scaling by log2(e) first would round both sides
   /// to steps that are large beside 1 where lse is large. A score that rounds to lse has the row to itself, and takes
-  /// all of it: lse holds no digits that say otherwise.
+  /// all of it, unless what lse lost by rounding is known.
   TANGRAM_MEMBER_INLINE Vec below_lse(Vec score, float scale, int m) const {
     const Vec lse = splat(s_.lse[m]);
-    Vec below = multiply_subtract(score, splat(scale), lse);
-    below = score * scale == lse ? Vec{} : below;
-    if (has_coarse_ && __builtin_fabsf(s_.lse[m]) >= kCoarse) {
-      // All digits of the difference are rounding: whether the probability is 1 or 1e-3 is lost, and NaN says so.
-      const Vec lost = splat(__builtin_fabsf(s_.lse[m]) * -0x1p-20f);
-      below = below > lost ? splat(__builtin_nanf("")) : below;
-    }
-    return below;
+    const Vec unrounded = multiply_subtract(score, splat(scale), lse);
+    const Vec below = score * scale == lse ? Vec{} : unrounded;
+    return has_large_ ? below_large_lse(unrounded, below, m) : below;
   }
+
+  TANGRAM_MEMBER_INLINE Vec below_large_lse(Vec unrounded, Vec below, int m) const {
+    if (has_rest(m)) return unrounded - s_.lse_rest[m];
+    const float magnitude = __builtin_fabsf(s_.lse[m]);
+    if (!(magnitude >= kCoarseLse)) return below;
+    // All digits of the difference are rounding: whether the probability is 1 or 1e-3 is lost, and NaN says so.
+    return below > splat(magnitude * -0x1p-20f) ? splat(__builtin_nanf("")) : below;
+  }
+
+  TANGRAM_MEMBER_INLINE bool has_rest(int m) const { return s_.lse_rest[m] == s_.lse_rest[m]; }
 
   void add_panel(int panel) {
     Segment segments[kMaxSteps / kStepGroup];
@@ -348,7 +354,7 @@ class BackwardTile {
   int inner_, inner_v_;  // elements of a row of q and k, of v and dout
   BackwardScratch s_;
   StepBlock block_, next_block_;
-  bool has_coarse_ = false;  // an lse of kCoarse or more in the block
+  bool has_large_ = false;  // an lse of kCoarseLse or more in the block, or one whose rest is known
   RowPrefetch prefetch_;
 };
 

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "attn/arguments.hpp"
+#include "attn/probability.hpp"
 #include "core/host_pool.hpp"
 #include "core/require.hpp"
 #include "tangram/env.hpp"
@@ -119,13 +120,13 @@ cpu::MutableTokens tokens(const TensorView& view) {
   return {view.data, view.dtype, view.row_stride, view.head_stride, view.dim};
 }
 
-HostVector<float> sink_lse_table(const Sink& sink, const AttnShape& shape) {
+HostVector<double> sink_lse_table(const Sink& sink, const AttnShape& shape) {
   const int64_t num_rows = sink.empty() ? 0 : sink.layout == SinkLayout::kSh ? 1 : shape.seqlen_q;
-  HostVector<float> table;
+  HostVector<double> table;
   table.reserve(static_cast<size_t>(num_rows * shape.num_heads_q));
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int head = 0; head < shape.num_heads_q; ++head) {
-      table.push_back(static_cast<float>(sink_lse(sink, shape.num_heads_q, row, head)));
+      table.push_back(sink_lse(sink, shape.num_heads_q, row, head));
     }
   }
   return table;
@@ -142,7 +143,7 @@ void for_rows(ThreadPool& pool, int64_t num_rows, const Body& body) {
 }
 
 // dsink = -p(sink) * delta; kSh sums over rows, in float64 and in row order.
-void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const float* delta) {
+void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const float* delta, const float* lse_rest) {
   const Sink& sink = args.sink;
   const int64_t num_heads = shape.num_heads_q;
   const bool shared = sink.layout == SinkLayout::kSh;
@@ -151,9 +152,11 @@ void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, const f
     for (int64_t s = 0; s < sink.seqlen_sink; ++s) {
       for (int head = 0; head < num_heads; ++head) {
         const int64_t at = sink_offset(sink, shape.num_heads_q, row, s, head);
-        const double lse = args.lse[row * num_heads + head];
+        const int64_t row_head = row * num_heads + head;
+        const bool has_rest = lse_rest != nullptr && !std::isnan(lse_rest[row_head]);
+        const double lse = args.lse[row_head] + (has_rest ? double{lse_rest[row_head]} : 0);
         const double p = std::isinf(lse) && lse < 0 ? 0 : std::exp(sink.data[at] - lse);
-        const double gradient = p == 0 ? 0 : -p * delta[row * num_heads + head];
+        const double gradient = p == 0 ? 0 : -p * delta[row_head];
         if (shared) {
           sums[static_cast<size_t>(at)] += gradient;
         } else {
@@ -182,6 +185,73 @@ void convert(const HostTensor& from, const TensorView& to, int64_t row) {
       target[d] = to.dtype == DType::kBFloat16 ? float_to_bfloat16(source[d]) : float_to_float16(source[d]);
     }
   }
+}
+
+bool has_large_lse(const LaneTile& tile, const float* lse, int64_t num_heads, int64_t head) {
+  for (int64_t row = tile.rows.begin; row < tile.rows.end; ++row) {
+    if (is_large_lse(lse[row * num_heads + head])) return true;
+  }
+  return false;
+}
+
+// BackwardJob::lse_rest and the delta that goes with it.
+struct LargeRows {
+  HostVector<float> lse_rest;  // empty: no row needs it, as with ordinary inputs
+  HostVector<float> delta;     // where lse_rest is a number
+
+  // delta of all rows: `of_out`, which is of a rounded out, where none is known.
+  const float* complete_delta(const float* of_out) {
+    for (size_t i = 0; i < delta.size(); ++i) {
+      if (std::isnan(lse_rest[i])) delta[i] = of_out[i];
+    }
+    return delta.data();
+  }
+};
+
+// Computes tiles that have a large lse once more, as the forward pass did, and keeps what that rounded.
+LargeRows find_large_rows(const cpu::Kernels& kernels, ThreadPool& pool, const TileIndex& index, const AttnShape& shape,
+                          const AttnBackwardArgs& args, const cpu::BackwardJob& job) {
+  struct Item {
+    size_t tile;
+    int head;
+  };
+  const int num_heads = shape.num_heads_q;
+  std::vector<Item> items;
+  for (size_t t = 0; t < index.tiles().size(); ++t) {
+    for (int head = 0; head < num_heads; ++head) {
+      if (has_large_lse(index.tiles()[t], args.lse, num_heads, head)) items.push_back({t, head});
+    }
+  }
+  if (items.empty()) return {};
+  const auto size = static_cast<size_t>(shape.seqlen_q * num_heads);
+  LargeRows result{HostVector<float>(size, std::numeric_limits<float>::quiet_NaN()), HostVector<float>(size)};
+  HostVector<double> lse(size);
+  const HostVector<double> sinks = sink_lse_table(args.sink, shape);
+  const cpu::ExactRows exact{job.dout, job.dout.dtype == DType::kFloat32, lse.data(), result.delta.data()};
+  cpu::ForwardJob forward{};
+  forward.q = job.q;
+  forward.k = job.k;
+  forward.v = job.v;
+  forward.sink_lse = sinks.empty() ? nullptr : sinks.data();
+  forward.sink_per_row = args.sink.layout == SinkLayout::kSsh;
+  forward.num_heads_q = num_heads;
+  forward.group = job.group;
+  forward.scale = job.scale;
+  forward.softcap = job.softcap;
+  forward.exact = &exact;
+  const Scratch scratch(pool.num_threads(), kernels.forward_scratch_bytes(forward));
+  pool.parallel_for(static_cast<int64_t>(items.size()), [&](int64_t item, int thread_idx) {
+    const auto [tile, head] = items[static_cast<size_t>(item)];
+    kernels.forward_tile(forward, index, index.tiles()[tile], head, scratch.of_thread(thread_idx));
+  });
+  for (const auto [tile, head] : items) {
+    const Range rows = index.tiles()[tile].rows;
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      const auto at = static_cast<size_t>(row * num_heads + head);
+      result.lse_rest[at] = static_cast<float>(lse_rest(args.lse[at], lse[at]));
+    }
+  }
+  return result;
 }
 
 struct Isa {
@@ -239,7 +309,7 @@ void CpuBackend::forward_of(HostMask& mask, const AttnForwardArgs& args) const {
   const auto& prepared = dynamic_cast<CpuMask&>(mask);
   const AttnShape& shape = prepared.shape;
   validate_forward("CpuBackend::forward", shape, args);
-  const HostVector<float> sinks = sink_lse_table(args.sink, shape);
+  const HostVector<double> sinks = sink_lse_table(args.sink, shape);
   cpu::ForwardJob job{};
   job.q = tokens(args.q);
   job.k = tokens(args.k);
@@ -282,7 +352,6 @@ void CpuBackend::backward_of(HostMask& mask, const AttnBackwardArgs& args) const
   const int64_t num_heads = shape.num_heads_q;
 
   HostVector<float> own_delta(args.delta == nullptr ? static_cast<size_t>(shape.seqlen_q * num_heads) : 0);
-  const float* const delta = args.delta == nullptr ? own_delta.data() : args.delta;
   HostTensor dq_sum;  // when dq itself is too coarse to add to
   if (args.dq.dtype != DType::kFloat32) {
     dq_sum = HostTensor(DType::kFloat32, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
@@ -295,7 +364,7 @@ void CpuBackend::backward_of(HostMask& mask, const AttnBackwardArgs& args) const
   job.v = tokens(args.v);
   job.dout = tokens(args.dout);
   job.lse = args.lse;
-  job.delta = delta;
+  job.delta = args.delta == nullptr ? own_delta.data() : args.delta;
   job.dq = tokens(dq);
   job.dk = tokens(args.dk);
   job.dv = tokens(args.dv);
@@ -315,7 +384,12 @@ void CpuBackend::backward_of(HostMask& mask, const AttnBackwardArgs& args) const
     }
     if (!args.accumulate_dq) fill_zero(slice_rows(dq, {row, row + 1}));
   });
-  if (args.dsink != nullptr) backward_sink(args, shape, delta);
+  LargeRows large = find_large_rows(kernels_, pool_, prepared.forward, shape, args, job);
+  if (!large.lse_rest.empty()) {
+    job.lse_rest = large.lse_rest.data();
+    job.delta = large.complete_delta(job.delta);
+  }
+  if (args.dsink != nullptr) backward_sink(args, shape, job.delta, job.lse_rest);
 
   const std::span<const LaneTile> tiles = index.tiles.tiles();
   const int64_t num_kv_heads = shape.num_heads_kv;

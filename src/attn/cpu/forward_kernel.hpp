@@ -97,6 +97,20 @@ TANGRAM_INLINE Vec max_of_steps(const Segment& segment, const float* scores, int
   return vmax(a, b);
 }
 
+/// exp(x - top), the difference taken in float64: both may be large.
+TANGRAM_INLINE float exp_below(double x, double top) { return __builtin_expf(static_cast<float>(x - top)); }
+
+TANGRAM_INLINE float dot(const float* values, const Tokens& tokens, int64_t row, int head) {
+  const auto* bytes = static_cast<const char*>(row_of(tokens, row, head));
+  double sum = 0;
+  for (int d = 0; d < tokens.dim; ++d) {
+    float other;
+    load_row(&other, bytes + d * (tokens.dtype == DType::kFloat32 ? 4 : 2), tokens.dtype, 1);
+    sum += double{values[d]} * other;
+  }
+  return static_cast<float>(sum);
+}
+
 /// One panel of one tile over its blocks.
 template <class Element>
 struct ForwardPanel {
@@ -204,22 +218,24 @@ struct ForwardPanel {
     const int dim_v = job.v.dim;
     transpose(scratch.rows, dim_v, out_t(), kPanel, dim_v, kPanel);
     for (int l = 0; l < num_lanes; ++l) {
-      const int64_t row = first_row + l;
+      const int64_t row = first_row + l, at = row * job.num_heads_q + head;
       const float lane_sum = sum()[l];
-      float& lse = job.lse[row * job.num_heads_q + head];
-      const float scale = job.softcap > 0 ? 1.0f : job.scale;  // of what the reference is
-      const float seen = lane_sum == 0 ? kMinusInf : reference()[l] * scale + __builtin_logf(lane_sum);
-      const float before = job.accumulate ? lse : kMinusInf;
-      const float sink =
+      const double scale = job.softcap > 0 ? 1.0 : double{job.scale};  // of what the reference is
+      // In float64, since float32 would round large scores twice more.
+      double seen = lane_sum == 0 ? kMinusInf : reference()[l] * scale + __builtin_logf(lane_sum);
+      const float before = job.accumulate ? job.lse[at] : kMinusInf;
+      if (before != kMinusInf) seen = static_cast<float>(seen);  // rounded alike, equal parts have equal shares
+      const double sink =
           job.sink_lse == nullptr ? kMinusInf : job.sink_lse[(job.sink_per_row ? row : 0) * job.num_heads_q + head];
-      float total = seen, share = 1, share_before = 0;  // share: of what this call saw, in the total
+      double total = seen;
+      float share = 1, share_before = 0;  // share: of what this call saw, in the total
       if (before != kMinusInf || sink != kMinusInf) {
-        float top = seen;
+        double top = seen;
         if (before > top) top = before;
         if (sink > top) top = sink;
-        const float of_seen = __builtin_expf(seen - top), of_before = __builtin_expf(before - top);
-        const float sum_of_all = of_seen + of_before + __builtin_expf(sink - top);
-        // Shares by this sum and not by `total`, which rounding may have left at `top`.
+        const float of_seen = exp_below(seen, top), of_before = exp_below(before, top);
+        const float sum_of_all = of_seen + of_before + exp_below(sink, top);
+        // Shares by this sum and not by lse, which rounding may have left at `top`.
         total = top + __builtin_logf(sum_of_all);
         share = of_seen / sum_of_all;
         share_before = of_before / sum_of_all;
@@ -231,12 +247,17 @@ struct ForwardPanel {
         const float factor = share / lane_sum;
         for (int d = 0; d < dim_v; ++d) values[d] *= factor;
       }
+      if (job.exact != nullptr) {
+        job.exact->lse[at] = total;
+        job.exact->delta[at] = dot(values, job.exact->dout, row, head);
+        continue;
+      }
       void* out = mutable_row_of(job.out, row, head);
       if (before != kMinusInf) {
         const auto* old_out = static_cast<const float*>(out);
         for (int d = 0; d < dim_v; ++d) values[d] += share_before * old_out[d];
       }
-      lse = total;
+      job.lse[at] = static_cast<float>(total);
       store_row(out, job.out.dtype, values, dim_v);
     }
   }
@@ -340,7 +361,10 @@ static float forward_tile_as(const ForwardJob& job, const TileIndex& index, cons
 
 static float forward_tile(const ForwardJob& job, const TileIndex& index, const LaneTile& tile, int head, void* memory) {
 #if defined(__AVX512BF16__)
-  if (job.q.dtype == DType::kBFloat16) return forward_tile_as<BFloat16Pair>(job, index, tile, head, memory);
+  const bool as_float32 = job.exact != nullptr && job.exact->as_float32;
+  if (job.q.dtype == DType::kBFloat16 && !as_float32) {
+    return forward_tile_as<BFloat16Pair>(job, index, tile, head, memory);
+  }
 #endif
   return forward_tile_as<Float32>(job, index, tile, head, memory);
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "attn/cpu/tile_index.hpp"
+#include "attn/large_lse.hpp"
 #include "tangram/dtype.hpp"
 
 namespace tangram::cpu {
@@ -30,24 +31,34 @@ struct MutableTokens {
   int dim;
 };
 
+/// What the backward pass needs of rows whose lse is large, computed as the forward pass computes out and lse.
+struct ExactRows {
+  Tokens dout;
+  bool as_float32;  // computes scores of bfloat16 in float32, as a backward pass does whose dout is float32
+  double* lse;      // [seqlen_q, num_heads_q], not rounded
+  float* delta;     // [seqlen_q, num_heads_q], of an out that was not rounded either
+};
+
 struct ForwardJob {
   Tokens q, k, v;
   MutableTokens out;
-  float* lse;             // [seqlen_q, num_heads_q]
-  const float* sink_lse;  // [sink_rows, num_heads_q] or null
-  bool sink_per_row;      // one row of sink_lse for each query
+  float* lse;              // [seqlen_q, num_heads_q]
+  const double* sink_lse;  // [sink_rows, num_heads_q] or null
+  bool sink_per_row;       // one row of sink_lse for each query
   bool accumulate;
   int num_heads_q;
   int group;  // query heads that share a KV head
   float scale;
   float softcap;
+  const ExactRows* exact;  // or null: written in place of out and lse, without accumulate
 };
 
 struct BackwardJob {
   Tokens q, k, v, dout;
-  const float* lse;    // [seqlen_q, num_heads_q]
-  const float* delta;  // [seqlen_q, num_heads_q]
-  MutableTokens dq;    // float32, added to
+  const float* lse;       // [seqlen_q, num_heads_q]
+  const float* lse_rest;  // [seqlen_q, num_heads_q] or null: what lse lost by rounding, NaN where that is unknown
+  const float* delta;     // [seqlen_q, num_heads_q]
+  MutableTokens dq;       // float32, added to
   MutableTokens dk, dv;
   bool accumulate_dkv;
   int num_heads_q;

@@ -172,11 +172,12 @@ double delta_of(const AttnBackwardArgs& args, int64_t row, int head, int dim_v) 
   return delta;
 }
 
-void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, int64_t row, int head, double delta) {
-  const double lse = args.lse[row * shape.num_heads_q + head];
+void backward_sink(const AttnBackwardArgs& args, const AttnShape& shape, int64_t row, int head, double delta,
+                   const RowProbability& probability) {
+  const float lse = args.lse[row * shape.num_heads_q + head];
   for (int64_t s = 0; s < args.sink.seqlen_sink; ++s) {
     const int64_t at = sink_offset(args.sink, shape.num_heads_q, row, s, head);
-    const double p = lse == -kInf ? 0 : std::exp(args.sink.data[at] - lse);
+    const double p = lse == -kInf ? 0 : probability(args.sink.data[at]);
     args.dsink[at] -= static_cast<float>(p * delta);
   }
 }
@@ -190,23 +191,33 @@ void backward_kv_head(const ReferenceMask& mask, const AttnBackwardArgs& args, i
   const std::vector<double> k = load_head(args.k, kv_head), v = load_head(args.v, kv_head);
   std::vector<double> dk(k.size(), 0), dv(v.size(), 0);
   std::vector<int64_t> keys;
+  std::vector<double> scores;
   for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     const std::vector<double> q = load_head(args.q, head), dout = load_head(args.dout, head);
     std::vector<double> dq(q.size(), 0);
     for (int64_t i = 0; i < shape.seqlen_q; ++i) {
       check();
       const float lse = args.lse[i * shape.num_heads_q + head];
-      const double delta = delta_of(args, i, head, dim_v);
-      if (args.dsink != nullptr) backward_sink(args, shape, i, head, delta);
       mask.keys_of(i, keys);
-      if (std::isinf(lse) && lse < 0) continue;
       const double* q_row = &q[static_cast<size_t>(i * dim)];
       const double* dout_row = &dout[static_cast<size_t>(i * dim_v)];
-      for (const int64_t j : keys) {
+      const auto dp = [&](int64_t j) { return dot(dout_row, &v[static_cast<size_t>(j * dim_v)], dim_v); };
+      scores.clear();
+      for (const int64_t j : keys) scores.push_back(rule(dot(q_row, &k[static_cast<size_t>(j * dim)], dim)));
+      const RowProbability probability(scores, sink_lse(args.sink, shape.num_heads_q, i, head), lse);
+      double delta = 0;
+      if (probability.is_whole()) {
+        for (size_t n = 0; n < keys.size(); ++n) delta += probability(scores[n]) * dp(keys[n]);
+      } else {
+        delta = delta_of(args, i, head, dim_v);
+      }
+      if (args.dsink != nullptr) backward_sink(args, shape, i, head, delta, probability);
+      if (std::isinf(lse) && lse < 0) continue;
+      for (size_t n = 0; n < keys.size(); ++n) {
+        const int64_t j = keys[n];
         const double* k_row = &k[static_cast<size_t>(j * dim)];
-        const double score = rule(dot(q_row, k_row, dim));
-        const double p = probability(score, lse);
-        const double ds = p * (dot(dout_row, &v[static_cast<size_t>(j * dim_v)], dim_v) - delta) * rule.slope(score);
+        const double p = probability(scores[n]);
+        const double ds = p * (dp(j) - delta) * rule.slope(scores[n]);
         add_scaled(&dv[static_cast<size_t>(j * dim_v)], p, dout_row, dim_v);
         add_scaled(&dk[static_cast<size_t>(j * dim)], ds, q_row, dim);
         add_scaled(&dq[static_cast<size_t>(i * dim)], ds, k_row, dim);

@@ -130,6 +130,7 @@ void backward_kv_head(const AttnShape& shape, const TokenIndices& tokens, const 
   std::vector<double> dk = rows(shape.seqlen_k, dim), dv = rows(shape.seqlen_k, dim_v);
   std::vector<double> q = rows(1, dim), dq = rows(1, dim), out = rows(1, dim_v), dout = rows(1, dim_v);
   Gathered gathered;
+  std::vector<double> scores;
   for (int64_t row = 0; row < shape.seqlen_q; ++row) {
     check();
     gathered.read("HostTokens::backward", shape, tokens, args.k, args.v, row, kv_head);
@@ -139,11 +140,20 @@ void backward_kv_head(const AttnShape& shape, const TokenIndices& tokens, const 
       read_row(args.out, row, head, out.data());
       read_row(args.dout, row, head, dout.data());
       const float lse = args.lse[row * shape.num_heads_q + head];
-      const double delta = product(out.data(), dout.data(), dim_v);
-      for (size_t n = 0; n < gathered.keys.size(); ++n) {
+      scores.resize(gathered.keys.size());
+      for (size_t n = 0; n < scores.size(); ++n) scores[n] = scale * product(q.data(), gathered.k_row(n, dim), dim);
+      const RowProbability probability(scores, -kInf, lse);
+      const auto dp = [&](size_t n) { return product(dout.data(), gathered.v_row(n, dim_v), dim_v); };
+      double delta = 0;
+      if (probability.is_whole()) {
+        for (size_t n = 0; n < scores.size(); ++n) delta += probability(scores[n]) * dp(n);
+      } else {
+        delta = product(out.data(), dout.data(), dim_v);
+      }
+      for (size_t n = 0; n < scores.size(); ++n) {
         const double* k = gathered.k_row(n, dim);
-        const double p = probability(scale * product(q.data(), k, dim), lse);
-        const double ds = scale * p * (product(dout.data(), gathered.v_row(n, dim_v), dim_v) - delta);
+        const double p = probability(scores[n]);
+        const double ds = scale * p * (dp(n) - delta);
         double* dk_row = dk.data() + gathered.keys[n] * dim;
         double* dv_row = dv.data() + gathered.keys[n] * dim_v;
         for (int d = 0; d < dim_v; ++d) dv_row[d] += p * dout[static_cast<size_t>(d)];

@@ -53,6 +53,31 @@ TEST_P(HostTokensTest, OfLargeScoresGradientsOfTheLargestAreExact) {
   }
 }
 
+// Rows whose largest keys tie: lse, rounded to float32, held their probabilities to 4e-3.
+TEST_P(HostTokensTest, OfTiedLargeScoresGradientsAreExact) {
+  RandomTokens r = make_tokens({"", {13, 50, 6, 2, 24, 16, DType::kFloat32}, 20, TokenLists::kFull}, 3);
+  const auto set_row = [&](HostTensor& tensor, std::vector<double>& values, int64_t row, int heads, float value) {
+    for (int h = 0; h < heads; ++h) {
+      for (int d = 0; d < 24; ++d) {
+        tensor.set(row, h, d, d == 0 ? value : 0);
+        values[static_cast<size_t>((row * heads + h) * 24 + d)] = tensor.at(row, h, d);
+      }
+    }
+  };
+  for (int64_t row = 0; row < 13; ++row) set_row(r.q, r.problem.q, row, 6, 896);
+  for (int64_t row = 0; row < 50; ++row) set_row(r.k, r.problem.k, row, 2, row % 3 == 0 ? 896 : 0);
+  r.problem.scale = 0.125;
+  const reference::TokenResult expected = reference::token_attention(r.problem);
+  AttnForwardArgs forward = r.forward_args();
+  AttnBackwardArgs backward = r.backward_args();
+  forward.options.softmax_scale = backward.options.softmax_scale = 0.125f;
+  attention().forward(r.shape, r.tokens(), forward, nullptr);
+  attention().backward(r.shape, r.tokens(), backward, nullptr);
+  EXPECT_LT(support::relative_error(r.out, expected.out, 6, 16), 1e-6);
+  EXPECT_LT(support::relative_error(r.dk, expected.dk, 2, 24), 1e-6);
+  EXPECT_LT(support::relative_error(r.dv, expected.dv, 2, 16), 1e-6);
+}
+
 TEST_P(HostTokensTest, ListsThatNameAKeyTwiceOrNoneAreRefused) {
   RandomTokens r = make_tokens({"", {4, 10, 2, 1, 8, 8, DType::kFloat32}, 3, TokenLists::kFull}, 1);
   const auto error = [&](int32_t a, int32_t b, int32_t c) {

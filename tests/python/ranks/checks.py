@@ -24,6 +24,7 @@ from ranks.key_checks import (  # noqa: E402
     check_keys_are_hard_to_misuse,
     check_refusals,
 )
+from ranks.large_checks import check_large_logits  # noqa: E402
 from ranks.published_checks import check_published  # noqa: E402
 from ranks.row_checks import (  # noqa: E402
     check_bytes_of_a_key,
@@ -110,6 +111,9 @@ def main():
     if sys.argv[1] == "values":
         check_collectives("cpu", dist.group.WORLD)
         check_positions_of_padded_rows(dist.group.WORLD)
+        check_large_logits(dist.group.WORLD)
+        alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+        check_large_logits(alone[dist.get_rank()])
         dist.barrier()
         dist.destroy_process_group()
         return
