@@ -294,12 +294,12 @@ TEST_P(LargeScores, OfTiedKeysInOneStageGradientsAreExactAndInSeveralWithinAStep
     for (const auto& slices : parts) {
       AttnForwardArgs args = r.forward_args();
       args.accumulate = &slices != &parts[0];
-      backend->forward(*backend->prepare(slices, config.shape, nullptr), args);
+      backend->forward(*make_mask_slot(*backend, slices, config.shape), args);
     }
     for (const auto& slices : parts) {
       AttnBackwardArgs args = r.backward_args();
       args.accumulate_dq = args.accumulate_dkv = &slices != &parts[0];
-      backend->backward(*backend->prepare(slices, config.shape, nullptr), args);
+      backend->backward(*make_mask_slot(*backend, slices, config.shape), args);
     }
     if (in_one) {
       expect_gradients_of_ties(r, GetParam(), "in one");
