@@ -22,14 +22,6 @@
 namespace tangram {
 namespace sm90 {
 
-KeySources::KeySources(const MaskRequest& request) {
-  if (!request.ready_flags.empty()) awaited = schedule::AwaitedKeys(request.ready_flags, request.shape.seqlen_k);
-  for (const LocalKvRange& range : request.local_ranges) {
-    if (!range.keys.empty()) num_local_rows = std::max(num_local_rows, range.row + range.keys.size());
-  }
-  if (!request.local_ranges.empty()) local = local_ranges_of_granules(request.local_ranges, request.shape.seqlen_k);
-}
-
 ForwardMetadata::ForwardMetadata(TileList list, const MaskRequest& request)
     : MaskMetadata(MaskPart::kForward),
       tiles(std::move(list)),

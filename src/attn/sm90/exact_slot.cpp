@@ -27,14 +27,9 @@ ForwardWorkTiles work_tiles_of(bool gathered, ForwardWorkTiles gathered_work_til
   return gathered_work_tiles == ForwardWorkTiles::kAligned ? ForwardWorkTiles::kAligned : ForwardWorkTiles::kGathered;
 }
 
-DeviceKeySources upload(const KeySources& sources) {
-  return {DeviceAwaitedKeys(sources.awaited), DeviceLocalKvRanges(sources.local, sources.num_local_rows)};
-}
-
 }  // namespace
 
-ForwardLists::ForwardLists(const ForwardMetadata& metadata, const AttnShape& shape)
-    : sources(upload(metadata.sources)) {
+ForwardLists::ForwardLists(const ForwardMetadata& metadata, const AttnShape& shape) : sources(metadata.sources) {
   const auto& [plain, parts, gathered] = metadata.chosen;
   const TileList& scheduled = parts ? parts->list : *plain;
   choice.gathers = gathered.has_value();
@@ -85,7 +80,7 @@ ForwardLists::ForwardLists(const HeadForwardMetadata& metadata, const AttnShape&
 }
 
 ExactSlot::Backward::Backward(const BackwardMetadata& metadata, const AttnShape& shape)
-    : lists(metadata.work, shape), sources(upload(metadata.sources)) {}
+    : lists(metadata.work, shape), sources(metadata.sources) {}
 
 void ExactSlot::install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t) {
   const cuda::AllowAllocationDuringCapture allow;  // the first backward call of a mask may be a captured one

@@ -10,27 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "attn/sm90/key_sources.hpp"
 #include "attn/sm90/tiles_to_gather.hpp"
-#include "schedule/awaited_keys.hpp"
 #include "schedule/block_image.hpp"
 #include "schedule/group_work_tiles.hpp"
 #include "schedule/head_lists.hpp"
-#include "schedule/local_kv_table.hpp"
 #include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/mask_slot.hpp"
 
 namespace tangram::sm90 {
-
-/// Keys of the calls of a part that come after the launch, or lie in other tensors.
-struct KeySources {
-  schedule::AwaitedKeys awaited;
-  std::vector<GranuleRange> local;  ///< empty: all keys are read from k and v
-  int64_t num_local_rows = 0;       ///< that the other tensors must have
-
-  KeySources() = default;
-  explicit KeySources(const MaskRequest& request);
-};
 
 /// Of one mask. `chosen` points to the lists before it.
 struct ForwardMetadata final : MaskMetadata {

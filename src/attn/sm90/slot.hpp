@@ -13,9 +13,8 @@
 
 #include "attn/sm90/backward/params.hpp"
 #include "attn/sm90/common/shapes.hpp"
-#include "attn/sm90/device_awaited_keys.hpp"
-#include "attn/sm90/device_local_kv_ranges.hpp"
 #include "attn/sm90/forward/params.hpp"
+#include "attn/sm90/key_sources.hpp"
 #include "attn/sm90/query_backward/device_group_list.hpp"
 #include "tangram/attention.hpp"
 
@@ -36,19 +35,6 @@ struct SplitTiles {
   int32_t num_tiles = 0;           ///< 0: no tile is split
   int64_t num_rows = 0;            ///< of the workspace, [rows, num_heads_q]
   int num_masks = 1;
-};
-
-/// Keys of a call that come after the launch, or lie in other tensors.
-struct DeviceKeySources {
-  DeviceAwaitedKeys awaited;
-  DeviceLocalKvRanges local;
-
-  void before_call(cudaStream_t stream) const {
-    awaited.before_call(stream);
-    local.before_call(stream);
-  }
-  bool awaits_keys() const { return !awaited.empty(); }
-  size_t device_bytes() const { return awaited.device_bytes() + local.device_bytes(); }
 };
 
 /// Calls ask for what they read, and put it on their stream: each function is of a part that is installed.
@@ -97,10 +83,5 @@ class Sm90Slot : public MaskSlot {
 /// Throws InvalidArgument for a slot of another backend.
 const Sm90Slot& as_sm90(const MaskSlot& slot);
 Sm90Slot& as_sm90(MaskSlot& slot);
-
-/// The ranges of a call that gives these other tensors or, empty ones, none: of its `table` or, null, of `sources`.
-/// Throws InvalidArgument, naming `function`, unless they are like k and v and have the rows of the ranges.
-LocalKvParams local_kv_params(const char* function, const AttnShape& shape, const DeviceKeySources& sources,
-                              const ConstTensorView& k, const ConstTensorView& v, const void* table);
 
 }  // namespace tangram::sm90

@@ -213,10 +213,9 @@ void Sm90Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* 
   const sm90::DeviceKeySources& sources = slot.backward_sources(deterministic);
   Params params{};
   PrePostParams pre_post{};
-  params.local_ranges =
-      sm90::local_kv_params(kFunction, shape, sources, args.k_local, args.v_local, args.local_kv_table);
+  params.local_ranges = sources.local_params(kFunction, shape, args.k_local, args.v_local, args.local_kv_table);
   fill_params(params, shape, args);
-  params.ready_flags = sources.awaited.params(args.ready_flags);
+  params.ready_flags = sources.flag_params(args.ready_flags);
   fill_edge(pre_post, shape, args, params.softmax_scale);
   pre_post.always_zeroed = sm90::adds_dq_from_registers(shape.head_dim, shape.head_dim_v, deterministic);
   slot.before_backward(args, cuda_stream);

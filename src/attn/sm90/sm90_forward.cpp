@@ -81,8 +81,7 @@ ForwardParams forward_params(const Sm90Slot& slot, ForwardWorkTiles work_tiles, 
   ForwardParams params{};
   slot.fill(params, pack);
   const sm90::DeviceKeySources& sources = slot.forward_sources();
-  params.local_ranges =
-      sm90::local_kv_params("Sm90Backend", shape, sources, args.k_local, args.v_local, args.local_kv_table);
+  params.local_ranges = sources.local_params("Sm90Backend", shape, args.k_local, args.v_local, args.local_kv_table);
   fill_maps(params, shape, work_tiles, args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
@@ -106,7 +105,7 @@ ForwardParams forward_params(const Sm90Slot& slot, ForwardWorkTiles work_tiles, 
   params.num_sinks = static_cast<int32_t>(args.sink.seqlen_sink);
   params.sink_per_row = args.sink.layout == SinkLayout::kSsh;
   params.accumulate = args.accumulate;
-  params.ready_flags = sources.awaited.params(args.ready_flags);
+  params.ready_flags = sources.flag_params(args.ready_flags);
   params.head_dim_v = shape.head_dim_v;
   params.out_type = args.out.dtype == DType::kFloat32 ? sm90::OutType::kFloat32 : sm90::OutType::kInput;
   return params;
