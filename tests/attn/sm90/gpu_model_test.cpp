@@ -18,7 +18,8 @@ TEST(GpuModelOfDevice, AnH200IsTheDefault) {
   const GpuModel gpu = sm90::gpu_of_current_device();
   EXPECT_EQ(gpu.multiprocessors, GpuModel().multiprocessors);
   EXPECT_EQ(gpu.l2_bytes, GpuModel().l2_bytes);
-  EXPECT_NEAR(gpu.memory_bytes_per_s, GpuModel().memory_bytes_per_s, 0.02e12);
+  // Memory clocks of two H200 differed by 1.8 %.
+  EXPECT_NEAR(gpu.memory_bytes_per_s, GpuModel().memory_bytes_per_s, 0.1e12);
   EXPECT_FALSE(gpu.has_slow_memory());
 }
 
