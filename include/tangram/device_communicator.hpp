@@ -343,16 +343,24 @@ struct DeviceCommunicatorConfig {
   bool exact_memory = false;
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
   /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must
-  /// divide the number of ranks. 0, or all of them: one node. So far nodes are parts of one host.
+  /// divide the number of ranks; all of them: one node. 0: nodes as they are found, by hosts or Env::node_id. If they
+  /// are several, NCCL moves rows between them, and inside them copy_engine if that is `transport`; with nccl, which
+  /// hands nothing on, each row goes from its owner to every rank that needs it.
   int ranks_per_node = 0;
   /// By which numbers errors name the ranks; empty: 0, 1, ...
   std::vector<int> rank_names = {};
+  /// By rank: what errors call its node; empty: nodes have no names.
+  std::vector<std::string> node_names = {};
 };
 
-/// Collective over `control`, which must outlive the result and whose ranks may be processes of one host or threads of
-/// one process. Uses the current CUDA device. Throws NotAvailable, naming the reason, without a GPU, in a build without
-/// CUDA, where NCCL is not found (Env::nccl_library) or two ranks have one GPU, and where the ranks' GPUs cannot reach
-/// each other.
+/// Collective over `control`, which must outlive the result and whose ranks may be threads of one process or processes,
+/// of one node or several. Uses the current CUDA device. Over several nodes the ranks of each must be numbered one
+/// after the other: else InvalidArgument. Throws NotAvailable, naming the reason, without a GPU, in a build without
+/// CUDA, where NCCL is not found (Env::nccl_library) or two ranks have one GPU, and where the GPUs of a node cannot
+/// reach each other.
+///
+/// Between nodes ranks connect by TCP, at the address by which they reached each other for `control`, and prove to each
+/// other that they know Env::secret, or else one that rank 0 draws and hands round over `control`.
 std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
                                                              const DeviceCommunicatorConfig& config = {});
 

@@ -32,6 +32,13 @@ struct Env {
   /// kMinSecretBytes.
   std::string secret;
   static constexpr size_t kMinSecretBytes = 16;
+  /// TANGRAM_ADDRESS: where ranks that torchrun or Slurm starts meet, `tcp:HOST:PORT` of rank 0 or, on one host,
+  /// `unix:FOLDER` (SocketGroupConfig::address).
+  std::string address;
+  /// TANGRAM_NODE_ID: which node this process is on; ranks with equal values share a node. Empty: the host. At most
+  /// kMaxNodeIdBytes. To be set where the host does not tell, and in tests that make several nodes of a host.
+  std::string node_id;
+  static constexpr size_t kMaxNodeIdBytes = 63;
 
   /// TANGRAM_NCCL_LIBRARY: the NCCL that transport nccl loads; a name is looked for as the system's loader does.
   std::string nccl_library = "libnccl.so.2";
@@ -51,6 +58,16 @@ struct Env {
     int local_size = 1;  // processes of the job on this host
   };
   static MpiLaunch mpi_launch();
+
+  /// What the launcher of this process, one of several of a job, tells it. Read at each call.
+  struct Launch {
+    std::string launcher;  // mpirun, torchrun, slurm; empty: none
+    int rank = 0;
+    int size = 1;
+    int local_rank = 0;  // among the processes of the job on this host
+  };
+  /// Throws InvalidArgument where a launcher's variables contradict each other.
+  static Launch launch();
 
   /// A variable as `tangram doctor` lists it.
   struct Variable {

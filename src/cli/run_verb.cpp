@@ -74,7 +74,7 @@ int run_main(RunVerbOptions options, Communicator* control) {
   require_runnable(options.step, options.dist);
   require(options.timeline.empty() || (options.step.num_gpus == 0 && is_one_host()),
           "--timeline: only ranks of one process have one time line (got {})",
-          options.step.num_gpus > 0 ? "--gpus" : "mpirun");
+          options.step.num_gpus > 0 ? "--gpus" : Env::launch().launcher);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
@@ -82,7 +82,7 @@ int run_main(RunVerbOptions options, Communicator* control) {
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
   std::vector<std::unique_ptr<Unfinished>> made;
   if (!options.out_dir.empty()) made = make_folder(options.out_dir);
-  if (is_one_host() || Env::mpi_launch().rank == 0) {  // only that one writes, and no other host need have the folder
+  if (is_one_host() || Env::launch().rank == 0) {  // only that one writes, and no other host need have the folder
     require_writable({{"--html", options.output.html}, {"--timeline", options.timeline}});
   }
   const StepResult result = run_step(summary, inputs, options.step, control);

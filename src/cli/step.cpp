@@ -15,6 +15,7 @@
 #include "cli/gpu/gpu_step.hpp"
 #include "cli/progress.hpp"
 #include "cli/rank_step.hpp"
+#include "comm/nodes/node_map.hpp"
 #include "core/median.hpp"
 #include "core/require.hpp"
 #include "core/seconds_since.hpp"
@@ -241,6 +242,16 @@ StepResult empty_result(const Plan& plan) {
   return result;
 }
 
+/// With the nodes that ranks are found to be on, if there are several and the options do not say.
+StepOptions with_found_nodes(StepOptions options, Communicator& control) {
+  const comm::NodeMap nodes = comm::NodeMap::of(control);
+  const bool hands_on = options.transport.empty() || options.transport == "copy_engine";
+  if (options.ranks_per_node > 0 || nodes.num_nodes() == 1 || !hands_on) return options;
+  options.ranks_per_node = nodes.ranks_per_node();
+  options.transport.clear();  // copy engines inside, which is the default, and NCCL between
+  return options;
+}
+
 }  // namespace
 
 void require_runnable(const StepOptions& options, const DistOptions& dist) {
@@ -261,7 +272,9 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   StepResult result = empty_result(plan);
   result.ranks_per_node = ranks_per_node;
   if (control != nullptr) {
-    const std::unique_ptr<StepRank> rank = make_gpu_rank(summary.plan, options, *control);
+    const StepOptions found = with_found_nodes(options, *control);
+    result.ranks_per_node = static_cast<int>(found.ranks_per_node);
+    const std::unique_ptr<StepRank> rank = make_gpu_rank(summary.plan, found, *control);
     result.backend = "sm90";  // the only one there
     finish_result({run_process(*rank, plan, inputs, options, result)}, result);
     result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here

@@ -66,8 +66,9 @@ void add_step_options(CLI::App& app, StepOptions& options) {
       ->type_name("NAME")
       ->group(group);
   CLI::Option* gpus =
-      app.add_option("--gpus", options.num_gpus,
-                     "ranks are processes with a GPU each, instead of --cp-size threads; under mpirun, its processes")
+      app.add_option(
+             "--gpus", options.num_gpus,
+             "ranks are processes with a GPU each, instead of --cp-size threads; those of mpirun, torchrun or Slurm")
           ->type_name("N")
           ->group(group);
   require_whole_number(*gpus, 1);

@@ -27,6 +27,9 @@ class MessageTransport : public Transport {
  public:
   MessageTransport(Caller caller, double timeout_s);
 
+  /// A name of this host by which the other ranks reach it, numeric; empty where the transport does not know one.
+  virtual std::string host_address() const { return {}; }
+
   Caller caller() const final { return caller_; }
   void execute(Operation& operation, double& started_s) final;
   void abort(std::string_view reason) noexcept final;

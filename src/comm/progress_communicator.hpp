@@ -72,6 +72,8 @@ class ProgressCommunicator final : public Communicator {
   TrafficCounters counters() const override;
   void reset_counters() override;
 
+  const Transport& transport() const { return *transport_; }
+
   /// Returns when all calls made so far are done.
   void drain();
   /// Ends the progress thread when all calls made so far are done. No call may follow.

@@ -21,6 +21,8 @@ constexpr const char* kCpuIsa = "TANGRAM_CPU_ISA";
 constexpr const char* kProfile = "TANGRAM_PROFILE";
 constexpr const char* kBatchCopies = "TANGRAM_BATCH_COPIES";
 constexpr const char* kSecret = "TANGRAM_SECRET";
+constexpr const char* kAddress = "TANGRAM_ADDRESS";
+constexpr const char* kNodeId = "TANGRAM_NODE_ID";
 constexpr const char* kNcclLibrary = "TANGRAM_NCCL_LIBRARY";
 
 constexpr double kMinTimeout = 1e-3;
@@ -76,6 +78,12 @@ Env read() {
   require(env.secret.empty() || env.secret.size() >= Env::kMinSecretBytes,
           "Env: {} must be at least {} characters, drawn at random (got {})", kSecret, Env::kMinSecretBytes,
           env.secret.size());
+  env.address = raw(kAddress);
+  require(env.address.empty() || env.address.starts_with("tcp:") || env.address.starts_with("unix:"),
+          "Env: {} must be tcp:HOST:PORT or unix:FOLDER (got '{}')", kAddress, env.address);
+  env.node_id = raw(kNodeId);
+  require(env.node_id.size() <= Env::kMaxNodeIdBytes, "Env: {} must be at most {} characters (got {})", kNodeId,
+          Env::kMaxNodeIdBytes, env.node_id.size());
   if (const std::string library = raw(kNcclLibrary); !library.empty()) env.nccl_library = library;
   return env;
 }
@@ -111,6 +119,32 @@ Env::MpiLaunch Env::mpi_launch() {
   return launch;
 }
 
+Env::Launch Env::launch() {
+  const auto number = [](const char* name, double min) {
+    require(!raw(name).empty(), "Env: {} must be set with the other variables of its launcher (got none)", name);
+    const double value = read_number(name, 0, min, 1e6);
+    require(value == static_cast<int>(value), "Env: {} must be a whole number (got {})", name, value);
+    return static_cast<int>(value);
+  };
+  const auto made = [&](const char* launcher, const char* rank, const char* size, const char* local_rank) {
+    Launch launch{launcher, number(rank, 0), number(size, 1), number(local_rank, 0)};
+    require(launch.rank < launch.size && launch.local_rank <= launch.rank,
+            "Env: {} must be below {} and {} not above it (got {} of {}, {})", rank, size, local_rank, launch.rank,
+            launch.size, launch.local_rank);
+    return launch;
+  };
+  if (!mpi_launch().job.empty()) {
+    return made("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
+  }
+  // Of its two lists of names, the one that no other launcher uses.
+  if (!raw("TORCHELASTIC_RUN_ID").empty()) return made("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
+  // A batch script has SLURM_PROCID too, but is no task of a step; an interactive shell is a step's only one.
+  if (!raw("SLURM_STEP_ID").empty() && read_number("SLURM_STEP_NUM_TASKS", 1, 1, 1e6) > 1) {
+    return made("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID");
+  }
+  return {};
+}
+
 std::vector<Env::Variable> Env::list() {
   const Env defaults;
   const auto variable = [](const char* name, std::string fallback, const char* help) {
@@ -127,6 +161,8 @@ std::vector<Env::Variable> Env::list() {
       variable(kProfile, "0", "name kernels and transfers with NVTX ranges"),
       variable(kBatchCopies, "1", "Python's groups of GPUs: all copies of a stage in one call"),
       secret,
+      variable(kAddress, "", "where ranks that torchrun or Slurm starts meet: tcp:HOST:PORT of rank 0, or unix:FOLDER"),
+      variable(kNodeId, "", "which node this process is on, alike for ranks that share one; empty: the host"),
       variable(kNcclLibrary, defaults.nccl_library, "the NCCL that transport nccl between GPUs loads"),
   };
 }

@@ -12,15 +12,16 @@ namespace tangram::cuda {
 /// For what a kernel waited.
 enum class WaitKind : uint32_t {
   kNone = 0,
-  kReadyFlag = 1,  ///< rows of a group_cast
-  kCredit = 2,     ///< a peer's receive buffers to be free
-  kReturn = 3,     ///< partial gradients
-  kAllReduce = 4,  ///< values of an all_reduce
-  kOrder = 5,      ///< not a wait: a peer opened another pass
-  kHost = 6,       ///< not a wait: the host of a rank gave up
-  kEnded = 7,      ///< not a wait: the process of a rank has ended
-  kSilent = 8,     ///< not a wait: the process of a rank does not run
-  kCall = 9,       ///< not a wait: a peer opened the epoch for another call, see CallTags
+  kReadyFlag = 1,     ///< rows of a group_cast
+  kCredit = 2,        ///< a peer's receive buffers to be free
+  kReturn = 3,        ///< partial gradients
+  kAllReduce = 4,     ///< values of an all_reduce
+  kOrder = 5,         ///< not a wait: a peer opened another pass
+  kHost = 6,          ///< not a wait: the host of a rank gave up
+  kEnded = 7,         ///< not a wait: the process of a rank has ended
+  kSilent = 8,        ///< not a wait: the process of a rank does not run
+  kCall = 9,          ///< not a wait: a peer opened the epoch for another call, see CallTags
+  kUnreachable = 10,  ///< not a wait: nothing reaches the node of a rank, or comes from there
 };
 
 /// A failure in one word, so that it is written and read whole. Zero: none.
@@ -30,8 +31,8 @@ struct WaitFailure {
   int peer = 0;      // rank that did not come, or differs
   int stage = 0;     // up to 1023
   int pass = 0;      // number of the pass, up to 65535
-  /// kOrder: the pass that the peer opened, up to 4095. Waits: the WaitKind (kHost, kEnded, kSilent) of what a host
-  /// noticed and the wait ended for, 0 when its deadline passed.
+  /// kOrder: the pass that the peer opened, up to 4095. Waits: the WaitKind (kHost, kEnded, kSilent, kUnreachable) of
+  /// what a host noticed and the wait ended for, 0 when its deadline passed.
   int detail = 0;
 
   friend constexpr bool operator==(const WaitFailure&, const WaitFailure&) = default;

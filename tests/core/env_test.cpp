@@ -42,6 +42,8 @@ TEST(EnvDeathTest, ReadsValues) {
   expect_in_child("TANGRAM_NCCL_LIBRARY", "", [] { return Env::get().nccl_library == "libnccl.so.2"; });
   expect_in_child("TANGRAM_BATCH_COPIES", "0", [] { return !Env::get().batch_copies; });
   expect_in_child("TANGRAM_BATCH_COPIES", "", [] { return Env::get().batch_copies; });
+  expect_in_child("TANGRAM_NODE_ID", "node 3", [] { return Env::get().node_id == "node 3"; });
+  expect_in_child("TANGRAM_ADDRESS", "tcp:a:29400", [] { return Env::get().address == "tcp:a:29400"; });
   expect_in_child("TANGRAM_CPU_ISA", "avx2", [] { return Env::get().cpu_isa == "avx2"; });
 }
 
@@ -54,6 +56,8 @@ TEST(EnvDeathTest, RefusesValuesThatMeanNothing) {
   expect_in_child("TANGRAM_BATCH_COPIES", "maybe", throws_invalid_argument);
   expect_in_child("TANGRAM_CPU_ISA", "mmx", throws_invalid_argument);
   expect_in_child("TANGRAM_SECRET", "0123456789", throws_invalid_argument);
+  expect_in_child("TANGRAM_ADDRESS", "a:29400", throws_invalid_argument);
+  expect_in_child("TANGRAM_NODE_ID", std::string(64, 'n').c_str(), throws_invalid_argument);
 }
 
 TEST(EnvDeathTest, ListDoesNotShowTheSecret) {

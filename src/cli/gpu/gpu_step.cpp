@@ -6,12 +6,17 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "attn/sm90/sm90_backend.hpp"
+#include "comm/all_gather.hpp"
+#include "comm/nodes/node_map.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/device_communicator.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::cli {
@@ -64,22 +69,52 @@ class GpuRank final : public StepRank {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+struct Pci {
+  char address[32] = {};
+};
+
+/// Alike on all ranks. The addresses of GPUs repeat from node to node.
+void require_own_gpus(Communicator& control, int device) {
+  Pci own;
+  cuda::check(cudaDeviceGetPCIBusId(own.address, sizeof(own.address), device), "cudaDeviceGetPCIBusId");
+  const std::vector<Pci> gpus = comm::all_gather(control, own, "GPUs of ranks");
+  const comm::NodeMap nodes = comm::NodeMap::of(control);
+  std::map<std::pair<int, std::string>, int> ranks;
+  for (int rank = 0; rank < control.size(); ++rank) {
+    const char* const address = gpus[static_cast<size_t>(rank)].address;
+    const auto [first, is_new] = ranks.emplace(std::pair(nodes.node_of(rank), address), rank);
+    if (is_new) continue;
+    throw NotAvailable(
+        fmt::format("--gpus: needs a GPU for each rank (got {} for ranks {} and {})", address, first->second, rank));
+  }
+}
+
 }  // namespace
 
 void require_gpu_code() {}
 
 void choose_gpus(Communicator& control) {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) count = 0;
-  float most_missing = static_cast<float>(control.size() - count);
-  control.all_reduce({&most_missing, 1}, ReduceOp::kMax, "missing GPUs");
-  if (most_missing > 0) {
+  struct Found {
+    cudaError_t status = cudaSuccess;
+    int count = 0;
+    int device = 0;
+  };
+  Found own;
+  own.status = cudaGetDeviceCount(&own.count);
+  if (own.status != cudaSuccess) own.count = 0;
+  const Env::Launch launch = Env::launch();
+  // Launchers may show each process its GPU alone.
+  own.device = launch.launcher.empty() ? control.rank() : own.count == 1 ? 0 : launch.local_rank;
+  const std::vector<Found> found = comm::all_gather(control, own, "GPUs of hosts");
+  for (size_t rank = 0; rank < found.size(); ++rank) {
+    const auto [status, count, device] = found[rank];
+    if (device < count) continue;
     throw NotAvailable(fmt::format(
-        "--gpus: needs a GPU for each rank (got {} for {} ranks{}{})", control.size() - static_cast<int>(most_missing),
-        control.size(), status == cudaSuccess ? "" : ": ", status == cudaSuccess ? "" : cudaGetErrorName(status)));
+        "--gpus: needs a GPU for each rank (got {} for {} ranks, on the host of rank {}{}{})", count, control.size(),
+        rank, status == cudaSuccess ? "" : ": ", status == cudaSuccess ? "" : cudaGetErrorName(status)));
   }
-  cuda::check(cudaSetDevice(control.rank()), "cudaSetDevice");
+  cuda::check(cudaSetDevice(own.device), "cudaSetDevice");
+  require_own_gpus(control, own.device);
 }
 
 std::unique_ptr<StepRank> make_gpu_rank(std::shared_ptr<const Plan> plan, const StepOptions& options,

@@ -16,18 +16,19 @@ namespace tangram::cli {
 void apply_gpus(const StepOptions& step, DistOptions& dist);
 
 /// Runs `verb_main`: here without a communicator, or with `--gpus` in N processes, each with its own rank's: those of
-/// mpirun, else new ones.
+/// mpirun, torchrun or Slurm, else new ones.
 /// Returns the exit code, that of the rank that failed first. Throws NotAvailable in a build without CUDA.
 int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main);
 
-/// Whether all ranks surely see the same files: not under mpirun, whose hosts may be several, and whose rank 0 writes.
+/// Whether all ranks surely see the same files: not under a launcher, whose hosts may be several, and whose rank 0
+/// writes.
 bool is_one_host();
 
 /// Throws NotAvailable in a build without CUDA.
 void require_gpu_code();
 
-/// Makes GPU `rank` current on each rank. Collective. Throws the same NotAvailable on all ranks where one of them finds
-/// fewer GPUs than there are ranks.
+/// Makes a GPU current on each rank: the one with its number among the ranks of its host, or the only one that it sees.
+/// Collective. Throws the same NotAvailable on all ranks where one of them finds too few, or two of a node have one.
 void choose_gpus(Communicator& control);
 
 /// The rank of one such process, whose GPU is current. Collective.

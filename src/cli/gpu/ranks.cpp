@@ -3,10 +3,11 @@
 
 #include "cli/app.hpp"
 #include "cli/gpu/gpu_step.hpp"
+#include "comm/launched_group.hpp"
 #include "comm/socket/forked_ranks.hpp"
 #include "core/require.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
-#include "tangram/mpi_group.hpp"
 
 namespace tangram::cli {
 
@@ -46,16 +47,15 @@ int run_on_ranks(const StepOptions& options, const std::function<int(Communicato
       return control.rank() == 0 ? report_error(error) : exit_code_of(error);
     }
   };
-  if (MpiGroup::is_launched()) {
-    MpiGroup group;
-    require(group.communicator().size() == options.num_gpus,
-            "--gpus: under mpirun must be the number of its processes (got {} and {})", options.num_gpus,
-            group.communicator().size());
+  if (const Env::Launch launch = Env::launch(); !launch.launcher.empty()) {
+    require(launch.size == options.num_gpus, "--gpus: under {} must be the number of its processes (got {} and {})",
+            launch.launcher, options.num_gpus, launch.size);
+    comm::LaunchedGroup group;
     return rank_main(group.communicator());
   }
   return comm::run_forked_ranks(static_cast<int>(options.num_gpus), rank_main, report_error);
 }
 
-bool is_one_host() { return !MpiGroup::is_launched(); }
+bool is_one_host() { return !comm::LaunchedGroup::is_launched(); }
 
 }  // namespace tangram::cli

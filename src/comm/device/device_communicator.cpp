@@ -11,6 +11,7 @@
 #include "comm/hierarchical/node_communicator.hpp"
 #include "comm/hierarchical/node_controls.hpp"
 #include "comm/nccl/nccl_communicator.hpp"
+#include "comm/nodes/node_map.hpp"
 #include "core/require.hpp"
 #include "cuda/workspace.hpp"
 #include "tangram/env.hpp"
@@ -49,24 +50,30 @@ std::unique_ptr<DeviceCommunicator> make_level(Communicator& control, const Devi
   throw InternalError("make_device_communicator: unknown transport");
 }
 
-std::unique_ptr<DeviceCommunicator> make_levels(Communicator& world, const DeviceCommunicatorConfig& config) {
+std::unique_ptr<DeviceCommunicator> make_levels(Communicator& world, const DeviceCommunicatorConfig& config,
+                                                const comm::NodeMap& map) {
   const comm::NodeLayout nodes{world.size(), config.ranks_per_node};
   const auto name_of = [&](int rank) {
     return config.rank_names.empty() ? rank : config.rank_names[static_cast<size_t>(rank)];
   };
   DeviceCommunicatorConfig node = config, across = config;
   node.transport = DeviceTransport::kCopyEngine;
-  node.ranks_per_node = across.ranks_per_node = 0;
   // Who waits for a relay must not lose patience before the relay does, or it would blame the relay.
   constexpr double kAcrossShare = 0.75;
   across.timeout_s = kAcrossShare * (config.timeout_s == 0 ? Env::get().timeout_s : config.timeout_s);
-  node.rank_names.clear();
-  across.rank_names.clear();
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (nodes.node_of(rank) == nodes.node_of(world.rank())) node.rank_names.push_back(name_of(rank));
-    if (nodes.place_of(rank) == nodes.place_of(world.rank())) across.rank_names.push_back(name_of(rank));
-  }
-  const auto controls = std::make_shared<comm::NodeControls>(world, nodes, config.timeout_s);
+  const auto pick = [&](DeviceCommunicatorConfig& level, auto&& is_part) {
+    level.ranks_per_node = 0;
+    level.rank_names.clear();
+    level.node_names.clear();
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (!is_part(rank)) continue;
+      level.rank_names.push_back(name_of(rank));
+      if (!config.node_names.empty()) level.node_names.push_back(config.node_names[static_cast<size_t>(rank)]);
+    }
+  };
+  pick(node, [&](int rank) { return nodes.node_of(rank) == nodes.node_of(world.rank()); });
+  pick(across, [&](int rank) { return nodes.place_of(rank) == nodes.place_of(world.rank()); });
+  const auto controls = std::make_shared<comm::NodeControls>(world, nodes, map, config.timeout_s);
   comm::NodeCommunicator::Levels levels;
   levels.kept = controls;
   levels.node = make_level(controls->node(), node);
@@ -75,17 +82,41 @@ std::unique_ptr<DeviceCommunicator> make_levels(Communicator& world, const Devic
   return std::make_unique<comm::NodeCommunicator>(world, nodes, std::move(levels));
 }
 
+/// `config` with nodes as they are found, if it says nothing of them. Throws, alike on all ranks, where it asks for
+/// what these cannot do.
+DeviceCommunicatorConfig with_nodes(DeviceCommunicatorConfig config, const comm::NodeMap& map) {
+  if (map.num_nodes() == 1) return config;
+  if (config.node_names.empty()) config.node_names = map.names_of_ranks();
+  if (config.ranks_per_node == 0) {
+    if (config.transport == DeviceTransport::kNccl) return config;  // each pair of ranks
+    config.ranks_per_node = map.ranks_per_node();
+    config.transport = DeviceTransport::kNccl;
+    return config;
+  }
+  require(map.ranks_per_node() % config.ranks_per_node == 0,
+          "make_device_communicator: ranks_per_node must divide the number of ranks of every node, or be 0 (got {}, "
+          "where nodes have a multiple of {})",
+          config.ranks_per_node, map.ranks_per_node());
+  require(config.transport == DeviceTransport::kNccl,
+          "make_device_communicator: transport must be nccl between {} nodes (got {})", map.num_nodes(),
+          to_string(config.transport));
+  return config;
+}
+
 }  // namespace
 
 std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
-                                                             const DeviceCommunicatorConfig& config) {
+                                                             const DeviceCommunicatorConfig& given) {
   require_gpus(control);
-  require(config.ranks_per_node >= 0 && (config.ranks_per_node == 0 || control.size() % config.ranks_per_node == 0),
+  require(given.ranks_per_node >= 0 && (given.ranks_per_node == 0 || control.size() % given.ranks_per_node == 0),
           "make_device_communicator: ranks_per_node must divide the number of ranks (got {} for {})",
-          config.ranks_per_node, control.size());
-  control.require_agreement(static_cast<uint64_t>(config.ranks_per_node), "ranks_per_node");
-  const bool one_node = config.ranks_per_node == 0 || config.ranks_per_node == control.size();
-  return one_node ? make_level(control, config) : make_levels(control, config);
+          given.ranks_per_node, control.size());
+  control.require_agreement(static_cast<uint64_t>(given.ranks_per_node), "ranks_per_node");
+  control.require_agreement(static_cast<uint64_t>(given.transport), "transport");
+  const comm::NodeMap map = comm::NodeMap::of(control);
+  const DeviceCommunicatorConfig config = with_nodes(given, map);
+  const bool has_levels = config.ranks_per_node > 0 && config.ranks_per_node < control.size();
+  return has_levels ? make_levels(control, config, map) : make_level(control, config);
 }
 
 }  // namespace tangram

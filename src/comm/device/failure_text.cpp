@@ -46,23 +46,31 @@ std::string operation_text(const WaitFailure& failure, const std::vector<std::st
   }
 }
 
+std::string RankNames::text(int rank) const {
+  const bool has_node = rank >= 0 && rank < std::ssize(nodes);
+  return has_node ? fmt::format("rank {} (node {})", number(rank), nodes[static_cast<size_t>(rank)])
+                  : fmt::format("rank {}", number(rank));
+}
+
 std::string failure_text(const WaitFailure& failure, const std::vector<std::string>& passes, double timeout_s,
-                         std::string_view reason) {
+                         std::string_view reason, const RankNames& names) {
   if (failure.kind == WaitKind::kCall) return fmt::format("attention: every rank must make the same call: {}", reason);
   const std::string operation = operation_text(failure, passes);
-  const std::string noticed = fmt::format(" (noticed by rank {})", failure.reporter);
+  const std::string noticed = fmt::format(" (noticed by rank {})", names.number(failure.reporter));
+  const std::string blamed = names.text(failure.peer);
   if (failure.kind == WaitKind::kOrder) {
-    return fmt::format("{}: all ranks must begin the same passes in the same order (rank {} began '{}', rank {} '{}')",
-                       operation, failure.reporter, label_of(failure.pass, passes), failure.peer,
+    return fmt::format("{}: all ranks must begin the same passes in the same order ({} began '{}', {} '{}')", operation,
+                       names.text(failure.reporter), label_of(failure.pass, passes), blamed,
                        label_of(failure.detail, passes));
   }
   const std::string prefix = operation.empty() ? "" : operation + ": ";
   switch (cause_of(failure)) {
-    case WaitKind::kHost: return fmt::format("{}rank {} gave up: {}", prefix, failure.peer, reason);
-    case WaitKind::kEnded: return fmt::format("{}rank {} has ended{}", prefix, failure.peer, noticed);
-    case WaitKind::kSilent: return fmt::format("{}rank {} does not run{}", prefix, failure.peer, noticed);
-    default:
-      return fmt::format("{}rank {} did not take part within {:g} s{}", prefix, failure.peer, timeout_s, noticed);
+    case WaitKind::kHost: return fmt::format("{}{} gave up: {}", prefix, blamed, reason);
+    case WaitKind::kEnded: return fmt::format("{}{} has ended{}", prefix, blamed, noticed);
+    case WaitKind::kSilent: return fmt::format("{}{} does not run{}", prefix, blamed, noticed);
+    case WaitKind::kUnreachable:
+      return fmt::format("{}{} cannot be reached: its node or the network to it is lost{}", prefix, blamed, noticed);
+    default: return fmt::format("{}{} did not take part within {:g} s{}", prefix, blamed, timeout_s, noticed);
   }
 }
 

@@ -15,10 +15,20 @@ namespace tangram::comm {
 /// What is waited for: `group_cast 'forward' stage 0`; empty for what is no wait. `passes[n]` is the label of pass n.
 std::string operation_text(const cuda::WaitFailure& failure, const std::vector<std::string>& passes);
 
-/// Names the operation, the stage, the rank that is to blame and the rank that noticed. `reason` is what
+/// What errors call ranks.
+struct RankNames {
+  std::vector<int> numbers;        // by rank; none: 0, 1, ...
+  std::vector<std::string> nodes;  // by rank; none: nodes have no names
+
+  int number(int rank) const { return numbers.empty() ? rank : numbers[static_cast<size_t>(rank)]; }
+  /// `rank 12`, or `rank 12 (node b)`.
+  std::string text(int rank) const;
+};
+
+/// Names the operation, the stage, the rank that is to blame, its node, and the rank that noticed. `reason` is what
 /// the rank to blame said when it gave up; of kCall, what differs.
 std::string failure_text(const cuda::WaitFailure& failure, const std::vector<std::string>& passes, double timeout_s,
-                         std::string_view reason);
+                         std::string_view reason, const RankNames& names);
 
 /// Throws Timeout when the failure is a wait in vain, InvalidArgument when ranks make different calls, else CommError.
 [[noreturn]] void throw_failure(const cuda::WaitFailure& failure, const std::string& text);

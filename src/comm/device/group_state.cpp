@@ -28,10 +28,14 @@ double checked_timeout(double timeout_s) {
   return timeout_s == 0 ? Env::get().timeout_s : timeout_s;
 }
 
-std::vector<int> checked_names(std::vector<int> names, int size) {
-  require(names.empty() || std::ssize(names) == size,
-          "make_device_communicator: rank_names must be none or one for each rank (got {} for {})", names.size(), size);
-  return names;
+RankNames checked_names(const DeviceCommunicatorConfig& config, int size) {
+  require(config.rank_names.empty() || std::ssize(config.rank_names) == size,
+          "make_device_communicator: rank_names must be none or one for each rank (got {} for {})",
+          config.rank_names.size(), size);
+  require(config.node_names.empty() || std::ssize(config.node_names) == size,
+          "make_device_communicator: node_names must be none or one for each rank (got {} for {})",
+          config.node_names.size(), size);
+  return {config.rank_names, config.node_names};
 }
 
 }  // namespace
@@ -41,9 +45,11 @@ GroupState::GroupState(Communicator& control, const DeviceCommunicatorConfig& co
       rank_(control.rank()),
       size_(control.size()),
       timeout_s_(checked_timeout(config.timeout_s)),
-      rank_names_(checked_names(config.rank_names, control.size())),
+      names_(checked_names(config, control.size())),
       control_block_(control, timeout_s_),
-      agreement_(control_block_, rank_, timeout_s_, rank_names_, [this] { check(); }),
+      links_(control_block_.is_linked() ? std::make_unique<ControlLinks>(control_block_, control, timeout_s_)
+                                        : nullptr),
+      agreement_(control_block_, rank_, timeout_s_, names_.numbers, [this] { check(); }),
       notes_(timeout_s_),
       watchdog_(control_block_, rank_, timeout_s_,
                 [this](const cuda::WaitFailure& wait, double waited_s) { note_wait(wait, waited_s); }) {
@@ -76,19 +82,18 @@ void GroupState::check() {
   uint64_t word = HostControlBlock::load(row.report);
   if (word == 0) word = HostControlBlock::load(row.host_abort);
   if (word == 0) return;
-  cuda::WaitFailure failure = cuda::unpack(word);
+  const cuda::WaitFailure failure = cuda::unpack(word);
   const std::string reason = failure.kind == cuda::WaitKind::kCall ? call_text(failure, failure.reporter, failure.peer)
                                                                    : std::string(control_block_.row(failure.peer).text);
-  for (int* rank : {&failure.reporter, &failure.peer}) *rank = name_of(*rank);
   const std::lock_guard lock(mutex_);
-  throw_failure(failure, failure_text(failure, passes_, timeout_s_, reason));
+  throw_failure(failure, failure_text(failure, passes_, timeout_s_, reason, names_));
 }
 
 std::string GroupState::call_text(const cuda::WaitFailure& failure, int reporter, int peer) const {
   const cuda::CallTags tags = cuda::call_tags(failure);
   const auto own = control_block_.fingerprint(reporter, tags.reporter),
              other = control_block_.fingerprint(peer, tags.peer);
-  const int ranks[] = {name_of(reporter), name_of(peer)};
+  const int ranks[] = {names_.number(reporter), names_.number(peer)};
   const CallFingerprint fingerprint[] = {own.value_or(CallFingerprint()), other.value_or(CallFingerprint())};
   const std::string text = differing_fields(fingerprint, ranks);
   // Of a graph that was captured many calls ago.
@@ -104,7 +109,7 @@ void GroupState::note_wait(const cuda::WaitFailure& wait, double waited_s) {
     const std::lock_guard lock(mutex_);
     operation = operation_text(wait, passes_);
   }
-  notes_.note(operation, fmt::format("rank {}", name_of(wait.peer)), name_of(rank_), waited_s);
+  notes_.note(operation, names_.text(wait.peer), names_.number(rank_), waited_s);
 }
 
 void GroupState::give_up(std::string_view reason) noexcept {

@@ -6,12 +6,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/device/control_block_agreement.hpp"
+#include "comm/device/control_links.hpp"
+#include "comm/device/failure_text.hpp"
 #include "comm/device/host_control_block.hpp"
 #include "core/log.hpp"
 #include "cuda/wait_context.hpp"
@@ -60,14 +63,13 @@ class GroupState {
 
  private:
   std::string call_text(const cuda::WaitFailure& failure, int reporter, int peer) const;
-  int name_of(int rank) const { return rank_names_.empty() ? rank : rank_names_[static_cast<size_t>(rank)]; }
-
   Communicator& control_;
   const int rank_;
   const int size_;
   const double timeout_s_;
-  const std::vector<int> rank_names_;
+  const RankNames names_;
   HostControlBlock control_block_;
+  const std::unique_ptr<ControlLinks> links_;  // over several nodes, else null
   ControlBlockAgreement agreement_;
   WaitNotes notes_;
   double last_waited_s_ = 0;

@@ -19,6 +19,7 @@
 #include "comm/all_gather.hpp"
 #include "comm/heap/fd_exchange.hpp"
 #include "comm/heap/process_identity.hpp"
+#include "comm/nodes/node_map.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
@@ -75,26 +76,30 @@ HostControlBlock::Memory::~Memory() {
 }
 
 HostControlBlock::HostControlBlock(Communicator& control, double timeout_s) : size_(control.size()) {
-  const bool in_process = are_one_process(all_gather(control, ProcessIdentity::own(), "control block: processes"));
+  const auto ranks = all_gather(control, ProcessIdentity::own(), "control block: processes");
+  is_linked_ = NodeMap(ranks).num_nodes() > 1;
+  const bool in_process = !is_linked_ && are_one_process(ranks);
   const UniqueFd own(::memfd_create("tangram_control_block", MFD_CLOEXEC));
   if (!own || ::ftruncate(own.get(), static_cast<off_t>(bytes())) != 0) {
     throw CommError("HostControlBlock: must be able to make shared memory");
   }
-  if (control.rank() == 0) memory_ = std::make_shared<Memory>(own.get(), bytes());
+  if (control.rank() == 0 || is_linked_) memory_ = std::make_shared<Memory>(own.get(), bytes());
   if (in_process) {
     const auto addresses = all_gather(control, reinterpret_cast<uintptr_t>(&memory_), "control block: address");
     // Not on rank 0: assigning it to itself would write what the others are reading.
     if (control.rank() != 0) memory_ = *reinterpret_cast<const std::shared_ptr<Memory>*>(addresses[0]);
-  } else {
+  } else if (!is_linked_) {
     FdExchange exchange(control, timeout_s);
     const std::vector<UniqueFd> fds = exchange.exchange(own.get());
     if (control.rank() != 0) memory_ = std::make_shared<Memory>(fds[0].get(), bytes());
   }
   cuda::ControlBlockRow& own_row = row(control.rank());
   own_row.process = ::getpid();
-  store(own_row.heartbeat_ns, now_ns());
+  mark_alive(control.rank());
   control.barrier("control block: mapped");
 }
+
+void HostControlBlock::mark_alive(int rank) { store(row(rank).heartbeat_ns, now_ns()); }
 
 void HostControlBlock::prepare_once(const std::function<void(void* data, size_t bytes)>& prepare,
                                     const std::function<void(void* data)>& undo) {
@@ -134,11 +139,25 @@ uint32_t HostControlBlock::show_fingerprint(int rank, const CallFingerprint& fin
   for (const uint64_t& known : row.tags) {
     if (load(known) == tag) return tag;
   }
-  const uint64_t place = row.num_shown++ % FingerprintRow::kLength;
+  const uint64_t number = row.num_shown, place = number % FingerprintRow::kLength;
   store(row.tags[place], 0);
   store_words(row.fingerprint[place], fingerprint);
   store(row.tags[place], tag);
+  store(row.num_shown, number + 1);
   return tag;
+}
+
+std::optional<CallFingerprint> HostControlBlock::next_fingerprint(int rank, uint64_t& num_seen) const {
+  const FingerprintRow& row = fingerprint_row(rank);
+  while (true) {
+    const uint64_t num_shown = load(row.num_shown);
+    if (num_shown > num_seen + FingerprintRow::kLength) num_seen = num_shown - FingerprintRow::kLength;
+    if (num_shown == num_seen) return std::nullopt;
+    const uint64_t place = num_seen++ % FingerprintRow::kLength;
+    const uint64_t tag = load(row.tags[place]);
+    const CallFingerprint fingerprint = load_words(row.fingerprint[place]);
+    if (tag != 0 && load(row.tags[place]) == tag) return fingerprint;  // else another has taken its place
+  }
 }
 
 std::optional<CallFingerprint> HostControlBlock::fingerprint(int rank, uint32_t tag) const {
@@ -176,7 +195,7 @@ Watchdog::Watchdog(HostControlBlock& control_block, int rank, double timeout_s, 
       processes_(static_cast<size_t>(control_block.size())) {
   for (int peer = 0; peer < control_block.size(); ++peer) {
     const auto process = static_cast<pid_t>(control_block.row(peer).process);
-    if (process == ::getpid()) continue;
+    if (process == ::getpid() || process == 0) continue;  // 0: on another node, and its number means nothing here
     processes_[static_cast<size_t>(peer)] = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
   }
   thread_ = std::thread([this] { run(); });

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HostControlBlock: a row of host memory for each rank that all ranks of a host can read and write, and a watchdog that
-// looks there whether they still live, and what their kernels wait for.
+// HostControlBlock: a row of host memory for each rank that all ranks of a node can read and write, and a watchdog that
+// looks there whether they still live, and what their kernels wait for. Over several nodes see ControlLinks.
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,13 @@ struct AgreementRecord {
 
 class HostControlBlock {
  public:
-  /// Collective over `control`. Throws NotAvailable, alike on all ranks, unless these are processes of one host or
-  /// threads of one process.
+  /// Collective over `control`, whose ranks are processes or threads of one process. On one node they share the memory.
+  /// If they are on several, each has rows of its own, which are linked: ControlLinks copies them.
   HostControlBlock(Communicator& control, double timeout_s);
+
+  bool is_linked() const { return is_linked_; }
+  /// Over several nodes: this rank has heard of `rank` now.
+  void mark_alive(int rank);
 
   cuda::ControlBlockRow& row(int rank) const { return memory_->rows[rank]; }
   int size() const { return size_; }
@@ -58,6 +62,8 @@ class HostControlBlock {
   uint32_t show_fingerprint(int rank, const CallFingerprint& fingerprint);
   /// What rank showed under that tag, while it is among the last 16 that differ.
   std::optional<CallFingerprint> fingerprint(int rank, uint32_t tag) const;
+  /// The oldest that `rank` showed after `num_seen` others, while it is among the last 16; counts it in `num_seen`.
+  std::optional<CallFingerprint> next_fingerprint(int rank, uint64_t& num_seen) const;
 
   /// The next statement of `rank`. The last kStatements of each rank can be read: who makes them may not be further
   /// ahead of those who read. Not for two threads of one rank at once.
@@ -100,6 +106,7 @@ class HostControlBlock {
   };
 
   int size_ = 0;
+  bool is_linked_ = false;
   std::shared_ptr<Memory> memory_;
 };
 

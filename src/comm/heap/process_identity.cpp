@@ -11,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
@@ -19,6 +20,8 @@ ProcessIdentity ProcessIdentity::own() {
   ProcessIdentity identity;
   ::gethostname(identity.host, sizeof(identity.host) - 1);
   std::ifstream("/proc/sys/kernel/random/boot_id").read(identity.boot, sizeof(identity.boot) - 1);
+  const std::string& node = Env::get().node_id;
+  std::memcpy(identity.node, node.data(), std::min(node.size(), sizeof(identity.node) - 1));
   struct stat numbering = {};
   if (::stat("/proc/self/ns/pid", &numbering) == 0) identity.numbering = numbering.st_ino;
   identity.number = ::getpid();
@@ -28,6 +31,11 @@ ProcessIdentity ProcessIdentity::own() {
 bool ProcessIdentity::is_same_host(const ProcessIdentity& other) const {
   const bool told = boot[0] != '\0' && other.boot[0] != '\0';
   return told ? std::strcmp(boot, other.boot) == 0 : std::strcmp(host, other.host) == 0;
+}
+
+bool ProcessIdentity::is_same_node(const ProcessIdentity& other) const {
+  const bool told = node[0] != '\0' || other.node[0] != '\0';
+  return told ? std::strcmp(node, other.node) == 0 : is_same_host(other);
 }
 
 bool ProcessIdentity::is_same_process(const ProcessIdentity& other) const {

@@ -12,6 +12,7 @@ namespace tangram::comm {
 struct ProcessIdentity {
   char host[64] = {};      // name, for messages
   char boot[40] = {};      // of the host's kernel, as it was started; empty where the system does not tell
+  char node[64] = {};      // Env::node_id; empty: the host is the node
   uint64_t numbering = 0;  // the name space in which the process has its number
   int64_t number = 0;
 
@@ -19,6 +20,10 @@ struct ProcessIdentity {
   /// Whether addresses of one mean the same to the other.
   bool is_same_process(const ProcessIdentity& other) const;
   bool is_same_host(const ProcessIdentity& other) const;
+  /// By Env::node_id where either says it, else the host.
+  bool is_same_node(const ProcessIdentity& other) const;
+  /// What errors call the node.
+  const char* node_name() const { return node[0] != '\0' ? node : host; }
 };
 
 /// Whether the ranks are threads of one process. Throws NotAvailable, alike on all ranks, unless they are on one host.

@@ -52,10 +52,13 @@ void NodeCommunicator::watch() {
 }
 
 bool NodeCommunicator::pass_on_failure() noexcept {
-  for (const bool from_node : {true, false}) {
-    const std::string failure = failure_of(from_node ? *levels_.node : *levels_.across);
+  DeviceCommunicator* const levels[] = {levels_.node.get(), levels_.across.get()};
+  for (const size_t from : {size_t{0}, size_t{1}}) {
+    const std::string failure = failure_of(*levels[from]);
     if (failure.empty()) continue;
-    (from_node ? *levels_.across : *levels_.node).abort(failure);
+    DeviceCommunicator* none = nullptr;
+    failed_first_.compare_exchange_strong(none, levels[from]);
+    levels[1 - from]->abort(failure);
     return true;
   }
   return false;
@@ -98,6 +101,7 @@ void NodeCommunicator::all_reduce(float* device_values, int count, ReduceOp op, 
 
 void NodeCommunicator::check() {
   pass_on_failure();  // the caller may give the communicator up before the watcher looks
+  if (DeviceCommunicator* const level = failed_first_.load()) level->check();  // who has waited in vain throws Timeout
   levels_.node->check();
   levels_.across->check();
 }

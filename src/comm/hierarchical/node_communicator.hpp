@@ -63,6 +63,7 @@ class NodeCommunicator final : public DeviceCommunicator {
   const NodeLayout nodes_;
   const Levels levels_;
   TrafficCounters counters_;
+  std::atomic<DeviceCommunicator*> failed_first_ = nullptr;  // the level that did not learn it from the other
   std::atomic<bool> stopping_ = false;
   std::thread watcher_;
 };

@@ -11,41 +11,43 @@
 #include <filesystem>
 
 #include "comm/all_gather.hpp"
+#include "comm/nodes/listener.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
 
 namespace {
 
-/// Folders of all groups, in one that rank 0 makes and removes.
-class Folders {
+/// A folder in which a group out of `world` meets; its leader makes and removes it.
+class Folder {
  public:
-  Folders(Communicator& world, const NodeLayout& nodes) : owned_(world.rank() == 0) {
-    std::array<char, 4096> name{};
-    if (owned_) make(nodes, name);
+  /// Collective over `world`.
+  Folder(Communicator& world, int leader) : owned_(world.rank() == leader) {
+    std::array<char, 1024> name{};
+    if (owned_) make(name);
     const auto names = all_gather(world, name, "nodes: where they meet");
-    path_ = names[0].data();
-    if (path_.empty()) throw CommError("make_device_communicator: rank 0 must be able to make a temporary folder");
+    for (int rank = 0; rank < world.size(); ++rank) {
+      if (names[static_cast<size_t>(rank)][0] != kFailed) continue;
+      throw CommError(
+          fmt::format("make_device_communicator: rank {} must be able to make a temporary folder in TMPDIR", rank));
+    }
+    path_ = names[static_cast<size_t>(leader)].data();
   }
-  ~Folders() {
+  ~Folder() {
     std::error_code ignored;
     if (owned_) std::filesystem::remove_all(path_, ignored);
   }
-  Folders(const Folders&) = delete;
-  Folders& operator=(const Folders&) = delete;
-  std::string address(const char* kind, int number) const { return fmt::format("unix:{}/{}{}", path_, kind, number); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string address() const { return fmt::format("unix:{}", path_); }
 
  private:
-  static void make(const NodeLayout& nodes, std::array<char, 4096>& name) {
+  static constexpr char kFailed = '!';
+
+  static void make(std::array<char, 1024>& name) {
     std::error_code failed;
     std::string path = (std::filesystem::temp_directory_path(failed) / "tangram-XXXXXX").string();
-    if (failed || path.size() >= name.size() || ::mkdtemp(path.data()) == nullptr) return;
-    for (int node = 0; node < nodes.num_nodes(); ++node) {
-      std::filesystem::create_directory(fmt::format("{}/n{}", path, node), failed);
-    }
-    for (int place = 0; place < nodes.ranks_per_node; ++place) {
-      std::filesystem::create_directory(fmt::format("{}/p{}", path, place), failed);
-    }
+    if (failed || path.size() >= name.size() || ::mkdtemp(path.data()) == nullptr) path = kFailed;
     std::memcpy(name.data(), path.data(), path.size());
   }
 
@@ -55,11 +57,15 @@ class Folders {
 
 }  // namespace
 
-NodeControls::NodeControls(Communicator& world, const NodeLayout& nodes, double timeout_s) {
-  const Folders folders(world, nodes);
+NodeControls::NodeControls(Communicator& world, const NodeLayout& nodes, const NodeMap& map, double timeout_s) {
   const int node = nodes.node_of(world.rank()), place = nodes.place_of(world.rank());
-  node_.emplace(SocketGroupConfig{place, nodes.ranks_per_node, folders.address("n", node), timeout_s});
-  across_.emplace(SocketGroupConfig{node, nodes.num_nodes(), folders.address("p", place), timeout_s});
+  const Folder of_node(world, nodes.rank_at(node, 0)), of_rail(world, place);
+  SocketGroupConfig rail{node, nodes.num_nodes(), of_rail.address(), timeout_s};
+  if (map.num_nodes() > 1) {
+    rail = meeting_by_tcp(world, {place, node, nodes.num_nodes()}, host_address(world), timeout_s);
+  }
+  node_.emplace(SocketGroupConfig{place, nodes.ranks_per_node, of_node.address(), timeout_s});
+  across_.emplace(rail);
   world.barrier("nodes: met");
 }
 

@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// NodeControls: the host communicators of a rank's node and of the ranks in its place of each node, out of that of all
-// ranks.
+// NodeControls: the host communicators of a rank's node and of its rail, the ranks in its place of each node, out of
+// that of all ranks.
 #pragma once
 
 #include <optional>
 
 #include "comm/hierarchical/two_level.hpp"
+#include "comm/nodes/node_map.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/socket_group.hpp"
 
@@ -15,9 +16,10 @@ namespace tangram::comm {
 
 class NodeControls {
  public:
-  /// Collective. All ranks must be on one host: they meet in a folder that rank 0 makes. Throws CommError, on all
-  /// ranks, where it cannot.
-  NodeControls(Communicator& world, const NodeLayout& nodes, double timeout_s);
+  /// Collective. The ranks of a node of `nodes` must be on one host, where they meet in a folder that the first of them
+  /// makes. So do rails if `map` has one node; else they meet by TCP (meeting_by_tcp). Throws CommError, on all ranks,
+  /// where a folder cannot be made or a rank cannot listen.
+  NodeControls(Communicator& world, const NodeLayout& nodes, const NodeMap& map, double timeout_s);
 
   Communicator& node() { return node_->communicator(); }
   Communicator& across() { return across_->communicator(); }

@@ -4,7 +4,6 @@
 #include "comm/nccl/nccl_group.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +12,9 @@
 #include <vector>
 
 #include "comm/all_gather.hpp"
+#include "comm/nccl/blame.hpp"
+#include "comm/nccl/nccl_abort.hpp"
+#include "comm/nodes/node_map.hpp"
 #include "comm/progress_communicator.hpp"
 #include "core/interrupt.hpp"
 #include "core/require.hpp"
@@ -30,6 +32,7 @@ constexpr std::chrono::milliseconds kLookInterval{5};
 constexpr double kPeersStop_s = 1;
 constexpr double kSetup_s = 60;   // at least, for connecting: NCCL looks at the whole machine
 constexpr int kDefaultCtas = 16;  // 230 GB/s at 16 and 118 at 8 thread blocks that copy, as measured on H200
+constexpr int kNetworkCtas = 4;   // between nodes, where a link is slower by far
 
 void rest() { std::this_thread::sleep_for(kLookInterval); }
 
@@ -53,40 +56,41 @@ const NcclApi& load_on_all(Communicator& control) {
   return NcclApi::get();
 }
 
-struct Whereabouts {
-  char host[64] = {};
-  char pci[32] = {};
+struct Pci {
+  char address[32] = {};
 };
 
-/// Before anything that needs one host and a GPU for each rank.
-Communicator& checked_ranks(Communicator& control) {
+/// Whether all ranks are on one node. Throws NotAvailable, alike on all ranks, unless each has a GPU of its own there;
+/// the addresses of GPUs repeat from node to node.
+bool are_on_one_node(Communicator& control) {
   int device = 0;
   cuda::check(cudaGetDevice(&device), "cudaGetDevice");
-  Whereabouts here;
-  ::gethostname(here.host, sizeof(here.host) - 1);
-  cuda::check(cudaDeviceGetPCIBusId(here.pci, sizeof(here.pci), device), "cudaDeviceGetPCIBusId");
-  const std::vector<Whereabouts> ranks = all_gather(control, here, "transport nccl: GPUs");
-  for (size_t a = 0; a < ranks.size(); ++a) {
-    if (std::strcmp(ranks[a].host, ranks[0].host) != 0) {
-      throw NotAvailable("make_device_communicator: transport nccl: all ranks must be on one host so far");
-    }
-    for (size_t b = 0; b < a; ++b) {
-      if (std::strcmp(ranks[a].pci, ranks[b].pci) != 0) continue;
+  Pci own;
+  cuda::check(cudaDeviceGetPCIBusId(own.address, sizeof(own.address), device), "cudaDeviceGetPCIBusId");
+  const std::vector<Pci> gpus = all_gather(control, own, "transport nccl: GPUs");
+  const NodeMap map = NodeMap::of(control);
+  for (int a = 0; a < control.size(); ++a) {
+    for (int b = 0; b < a; ++b) {
+      const char* const address = gpus[static_cast<size_t>(a)].address;
+      if (map.node_of(a) != map.node_of(b) || std::strcmp(address, gpus[static_cast<size_t>(b)].address) != 0) continue;
       throw NotAvailable(
           fmt::format("make_device_communicator: transport nccl: every rank must have a GPU of its own (got {} for "
                       "ranks {} and {})",
-                      ranks[a].pci, b, a));
+                      address, b, a));
     }
   }
-  return control;
+  return map.num_nodes() == 1;
 }
 
 }  // namespace
 
 NcclGroup::NcclGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : api_(load_on_all(control)),
-      max_ctas_(config.max_ctas > 0 ? config.max_ctas : kDefaultCtas),
-      state_(checked_ranks(control), config),
+      is_one_node_(are_on_one_node(control)),
+      max_ctas_(config.max_ctas > 0 ? config.max_ctas
+                : is_one_node_      ? kDefaultCtas
+                                    : kNetworkCtas),
+      state_(control, config),
       shared_(config.exact_memory) {
   cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
   counter_ = cuda::DeviceBuffer::zeros(sizeof(uint64_t));
@@ -117,7 +121,11 @@ NcclGroup::~NcclGroup() {
          steady_seconds() < end_s) {
     rest();
   }
-  static_cast<void>(result == NcclApi::kSuccess ? api_.comm_destroy(comm_) : api_.comm_abort(comm_));
+  if (result == NcclApi::kSuccess) {
+    static_cast<void>(api_.comm_destroy(comm_));
+  } else {
+    abort_or_leave(api_, comm_);
+  }
 }
 
 void NcclGroup::connect() {
@@ -127,6 +135,7 @@ void NcclGroup::connect() {
   NcclApi::Config nccl;
   nccl.blocking = 0;
   nccl.max_ctas = max_ctas_;
+  if (!is_one_node_) nccl.cga_cluster_size = 0;  // clusters would take more multiprocessors than it has thread blocks
   api_.check(api_.comm_init_rank_config(&comm_, state_.size(), id, state_.rank(), &nccl), "ncclCommInitRankConfig");
   settle("ncclCommInitRankConfig", setup_timeout_s());
 }
@@ -277,25 +286,12 @@ void NcclGroup::look_at_deadline(uint64_t& seen, double& since_s) {
   }
   const double waited_s = steady_seconds() - since_s;
   if (waited_s <= state_.timeout_s() / 2) return;
-  failure.peer = rank_to_blame();
+  failure.peer = slowest_peer(state_.control_block(), state_.rank());
   if (waited_s > state_.timeout_s()) {
     publish(failure);
   } else {
     state_.note_wait(failure, waited_s);
   }
-}
-
-int NcclGroup::rank_to_blame() {
-  const uint64_t own = HostControlBlock::load(state_.control_block().row(state_.rank()).progress);
-  int blamed = state_.rank() == 0 ? 1 : 0;
-  uint64_t fewest = own;
-  for (int peer = 0; peer < state_.size(); ++peer) {
-    const uint64_t progress = HostControlBlock::load(state_.control_block().row(peer).progress);
-    if (peer == state_.rank() || progress >= fewest) continue;
-    fewest = progress;
-    blamed = peer;
-  }
-  return blamed;
 }
 
 void NcclGroup::look_at_peers() {
@@ -334,7 +330,7 @@ void NcclGroup::abandon() noexcept {
   for (int peer = 0; api_.comm_revoke != nullptr && peer < state_.size(); ++peer) {
     while (HostControlBlock::load(state_.control_block().row(peer).stopped) == 0 && steady_seconds() < end_s) rest();
   }
-  static_cast<void>(api_.comm_abort(comm_));
+  abort_or_leave(api_, comm_);
   comm_ = nullptr;
 }
 

@@ -23,12 +23,11 @@ namespace tangram::comm {
 
 /// NOTE [what is under way]: small kernels before and behind each group of messages write into the rank's row of the
 /// control block which operation the stream is at, and how many it has begun, so that this also holds for replayed
-/// graphs. An operation that stays for the timeout has failed; to blame are ranks that have begun fewer, or else any
-/// peer.
+/// graphs. An operation that stays for the timeout has failed; to blame is the rank that has begun fewest, or else the
+/// one that was heard of least lately.
 class NcclGroup {
  public:
-  /// Collective. Throws NotAvailable, on every rank, where NCCL is not found, ranks share a GPU or are on several
-  /// hosts.
+  /// Collective. Throws NotAvailable, on every rank, where NCCL is not found or ranks of a node share a GPU.
   NcclGroup(Communicator& control, const DeviceCommunicatorConfig& config);
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
@@ -80,10 +79,10 @@ class NcclGroup {
   void look_at_peers();
   void look_at_nccl();
   void publish(const cuda::WaitFailure& failure);
-  int rank_to_blame();
   void abandon() noexcept;
 
   const NcclApi& api_;
+  const bool is_one_node_;
   const int max_ctas_;
   GroupState state_;
   int device_ = 0;

@@ -58,6 +58,14 @@ Address tcp_address(const std::string& host, const std::string& port) {
   return address;
 }
 
+std::string host_of(const Address& address) {
+  char host[NI_MAXHOST] = {};
+  if (address.family() != AF_INET && address.family() != AF_INET6) return {};
+  const int status =
+      ::getnameinfo(address.get(), address.length, host, sizeof(host), nullptr, 0, NI_NUMERICHOST | NI_NUMERICSERV);
+  return status == 0 ? host : std::string();
+}
+
 Address own_address(int fd) {
   Address address;
   address.length = sizeof(address.storage);

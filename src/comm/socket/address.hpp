@@ -27,6 +27,9 @@ Address unix_address(const std::string& path);
 /// Throws CommError unless the host resolves.
 Address tcp_address(const std::string& host, const std::string& port);
 
+/// The host of an address of TCP, numeric; empty for others.
+std::string host_of(const Address& address);
+
 /// The socket's own end, and that of who is connected with it.
 Address own_address(int fd);
 /// Whether a connection leads to itself: the system may pick, for who connects to a free port of this host, that port.

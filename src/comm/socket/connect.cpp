@@ -99,7 +99,8 @@ class Rendezvous {
 
   void rendezvous_tcp(const Address& root) {
     if (config_.rank == 0) {
-      const UniqueFd listener = listen_at(root);
+      const UniqueFd listener = config_.listener >= 0 ? UniqueFd(config_.listener) : listen_at(root);
+      ::fcntl(listener.get(), F_SETFL, ::fcntl(listener.get(), F_GETFL) | O_NONBLOCK);
       std::vector<TableEntry> table(static_cast<size_t>(config_.size));
       try {
         accept_until_all(listener, &table);

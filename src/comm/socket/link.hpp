@@ -26,6 +26,8 @@ class UniqueFd {
   }
   ~UniqueFd();
   int get() const { return fd_; }
+  /// The caller closes it.
+  int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/socket/address.hpp"
 #include "core/require.hpp"
 
 namespace tangram::comm {
@@ -22,10 +23,16 @@ Link::Kind link_kind(MessageKind kind) {
   return kind == MessageKind::kRows ? Link::Kind::kRows : Link::Kind::kSignature;
 }
 
+/// As the first peer sees it.
+std::string own_host(const std::vector<UniqueFd>& connections) {
+  const auto first = std::ranges::find_if(connections, [](const UniqueFd& fd) { return static_cast<bool>(fd); });
+  return first == connections.end() ? std::string() : host_of(own_address(first->get()));
+}
+
 }  // namespace
 
 SocketTransport::SocketTransport(Caller caller, std::vector<UniqueFd> connections, double timeout_s)
-    : MessageTransport(caller, timeout_s) {
+    : MessageTransport(caller, timeout_s), host_address_(own_host(connections)) {
   TANGRAM_ASSERT(std::ssize(connections) == caller.size);
   for (UniqueFd& fd : connections) {
     if (fd) {

@@ -21,6 +21,8 @@ class SocketTransport final : public MessageTransport {
   SocketTransport(Caller caller, std::vector<UniqueFd> connections, double timeout_s);
 
   std::string_view name() const override { return "socket"; }
+  /// The own end of a connection by TCP.
+  std::string host_address() const override { return host_address_; }
 
  private:
   void send(int peer, MessageKind kind, const void* data, int64_t num_bytes) override;
@@ -36,6 +38,7 @@ class SocketTransport final : public MessageTransport {
   void check_links(const std::string& name, double begin_s, double silent_s);
   void wait_ready(double seconds);
 
+  const std::string host_address_;
   std::vector<std::optional<Link>> links_;
   ClosedInChildren closed_in_children_;  // before the links close them
 };

@@ -7,12 +7,15 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "comm/exchange_tables.hpp"
+#include "comm/nccl/nccl_api.hpp"
 #include "comm/process_group.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/device_communicator.hpp"
+#include "tangram/env.hpp"
 #include "tangram/error.hpp"
 #include "tangram/socket_group.hpp"
 
@@ -29,10 +32,23 @@ constexpr int kSize = 2;
 constexpr int64_t kRows = 4096;
 constexpr double kTimeout_s = 2;
 
-struct Setup {
+struct GroupSetup {
   DeviceCommunicatorConfig config;
   int size = kSize;
+  int forged_ranks_per_node = 0;  // so many claim to share a node; 0: none claims anything
+  int failing_epoch = 3;
 };
+
+/// Before anything looks at the node: this process claims to be on node a, b, ... NCCL then takes it for another host,
+/// lets it share a GPU with ranks of others, and reaches them through sockets.
+void claim_node(int node) {
+  Env env = Env::get();
+  env.node_id = std::string(1, static_cast<char>('a' + node));
+  Env::set(env);
+  ::setenv("NCCL_HOSTID", env.node_id.c_str(), 1);
+  ::setenv("NCCL_NET", "Socket", 1);
+  ::setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+}
 
 /// All ranks send all rows to all others.
 DevicePassSpec swap_spec(int rank, int size) {
@@ -48,8 +64,9 @@ DevicePassSpec swap_spec(int rank, int size) {
   return spec;
 }
 
-/// Swaps rows in a few epochs, in the middle of which `fail` is called on the last rank; the first error of check().
-void swap_rows(const Setup& setup, int rank, const std::string& folder, const std::function<void()>& fail) {
+/// Swaps rows in a few epochs, before one of which `fail` is called on the last rank; the first error of check().
+void swap_rows(const GroupSetup& setup, int rank, const std::string& folder, const std::function<void()>& fail) {
+  if (setup.forged_ranks_per_node > 0) claim_node(rank / setup.forged_ranks_per_node);
   int num_devices = 0;
   check(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount");
   check(cudaSetDevice(rank % num_devices), "cudaSetDevice");
@@ -63,7 +80,7 @@ void swap_rows(const Setup& setup, int rank, const std::string& folder, const st
   group.communicator().barrier("ready");
   int slot = 0;
   for (int epoch = 0; epoch < 6; ++epoch) {
-    if (epoch == 3 && rank == setup.size - 1 && fail) fail();
+    if (epoch == setup.failing_epoch && rank == setup.size - 1 && fail) fail();
     slot = pass->begin(nullptr);
     pass->cast(0, {&view, 1}, nullptr);
     pass->wait_group_cast(0, nullptr);
@@ -87,10 +104,18 @@ void swap_rows(const Setup& setup, int rank, const std::string& folder, const st
       ASSERT_EQ(got.at(peer * kRows + row, 1, 7), testing::element_value(peer, 0, row, 1, 7)) << "row " << row;
     }
   }
+  if (const int per_node = setup.forged_ranks_per_node; per_node > 0) {
+    // Each row crosses once to each other node, however many ranks of it receive it, in each of the epochs.
+    EXPECT_EQ(comm->name(), "hierarchical");
+    const int64_t other_nodes = setup.size / per_node - 1;
+    EXPECT_EQ(comm->across_nodes().rows_sent, 6 * kRows * other_nodes);
+    EXPECT_EQ(comm->across_nodes().rows_received, 6 * kRows * other_nodes);
+    EXPECT_EQ(comm->across_nodes().bytes_sent, 6 * kRows * other_nodes * 2 * 8 * 4);
+  }
   group.communicator().barrier("done");
 }
 
-std::vector<testing::Outcome> run(const Setup& setup, const std::function<void()>& fail, double limit_s) {
+std::vector<testing::Outcome> run(const GroupSetup& setup, const std::function<void()>& fail, double limit_s) {
   const TemporaryFolder folder;
   return run_processes(setup.size, [&](int rank) { swap_rows(setup, rank, folder.path(), fail); }, limit_s);
 }
@@ -170,6 +195,67 @@ TEST_P(DeviceProcesses, RankThatIsLostIsNamedOnAllNodes) {
       SCOPED_TRACE(::testing::Message() << "signal " << signal << ", rank " << rank);
       EXPECT_THAT(outcomes[rank].error_type, ::testing::AnyOf("CommError", "Timeout"));
       EXPECT_THAT(outcomes[rank].error_text, HasSubstr("rank 3"));
+    }
+  }
+}
+
+struct ForgedNodes {
+  int num_nodes = 2;
+  int ranks_per_node = 1;
+};
+void PrintTo(const ForgedNodes& nodes, std::ostream* stream) {
+  *stream << nodes.num_nodes << "x" << nodes.ranks_per_node;
+}
+
+class ForgedNodesOf : public ::testing::TestWithParam<ForgedNodes> {
+ protected:
+  void SetUp() override {
+    skip_without(1);
+    if (IsSkipped()) return;
+    try {
+      static_cast<void>(comm::NcclApi::get());
+    } catch (const NotAvailable& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  static GroupSetup setup() {
+    GroupSetup setup;
+    setup.config.timeout_s = kTimeout_s;
+    setup.size = GetParam().num_nodes * GetParam().ranks_per_node;
+    setup.forged_ranks_per_node = GetParam().ranks_per_node;
+    return setup;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Device, ForgedNodesOf,
+                         ::testing::Values(ForgedNodes{2, 1}, ForgedNodes{4, 1}, ForgedNodes{2, 2}),
+                         [](const auto& param_info) {
+                           return std::to_string(param_info.param.num_nodes) + "NodesOf" +
+                                  std::to_string(param_info.param.ranks_per_node);
+                         });
+
+TEST_P(ForgedNodesOf, AreFoundAndSwapRowsThatCrossToEachNodeOnce) {
+  GroupSetup patient = setup();
+  patient.config.timeout_s = 30;
+  for (const testing::Outcome& outcome : run(patient, nullptr, 120)) {
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(outcome.error_text, "");
+  }
+}
+
+TEST_P(ForgedNodesOf, ARankThatIsLostIsNamedWithItsNodeOnAllRanks) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const int epoch : {0, 3}) {
+      GroupSetup failing = setup();
+      failing.failing_epoch = epoch;
+      const auto outcomes = run(failing, [signal] { raise(signal); }, 60);
+      const std::string lost = "rank " + std::to_string(failing.size - 1) + " (node ";
+      for (int rank = 0; rank + 1 < failing.size; ++rank) {
+        SCOPED_TRACE(::testing::Message() << "signal " << signal << ", epoch " << epoch << ", rank " << rank);
+        const testing::Outcome& outcome = outcomes[static_cast<size_t>(rank)];
+        EXPECT_TRUE(outcome.ended) << "it hangs";
+        EXPECT_THAT(outcome.error_type, ::testing::AnyOf("CommError", "Timeout"));
+        EXPECT_THAT(outcome.error_text, HasSubstr(lost + static_cast<char>('a' + GetParam().num_nodes - 1) + ")"));
+      }
     }
   }
 }

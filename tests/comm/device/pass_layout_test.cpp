@@ -308,7 +308,7 @@ TEST(WaitFailure, SurvivesPackingAndReadsWell) {
   using cuda::WaitKind;
   const WaitFailure failure{WaitKind::kReadyFlag, 63, 5, 511, 65535, 4095};
   EXPECT_EQ(cuda::unpack(cuda::pack(failure)), failure);
-  const auto text = [](const WaitFailure& f) { return failure_text(f, {"forward", "backward"}, 2, "no luck"); };
+  const auto text = [](const WaitFailure& f) { return failure_text(f, {"forward", "backward"}, 2, "no luck", {}); };
   const auto detail = [](WaitKind kind) { return static_cast<int>(kind); };
   EXPECT_EQ(text({WaitKind::kReadyFlag, 0, 3, 2, 1, 0}),
             "group_cast 'backward' stage 2: rank 3 did not take part within 2 s (noticed by rank 0)");
@@ -331,8 +331,23 @@ TEST(WaitFailure, SurvivesPackingAndReadsWell) {
   EXPECT_EQ(cuda::unpack(cuda::pack(call)), call);
   EXPECT_EQ(cuda::call_tags(call).reporter, 0x7ffffu);
   EXPECT_EQ(cuda::call_tags(call).peer, 0x4a5a5u);
-  EXPECT_EQ(failure_text(call, {}, 2, "masks differ"), "attention: every rank must make the same call: masks differ");
+  EXPECT_EQ(failure_text(call, {}, 2, "masks differ", {}),
+            "attention: every rank must make the same call: masks differ");
   EXPECT_THROW(throw_failure(call, "x"), InvalidArgument);
+}
+
+TEST(WaitFailure, NamesTheNodeOfTheRankToBlame) {
+  using cuda::WaitFailure;
+  using cuda::WaitKind;
+  const RankNames names{{4, 12}, {"a", "b"}};
+  const auto text = [&](const WaitFailure& f) { return failure_text(f, {"forward"}, 2, "no luck", names); };
+  EXPECT_EQ(text({WaitKind::kEnded, 0, 1, 0, 0, 0}), "rank 12 (node b) has ended (noticed by rank 4)");
+  EXPECT_EQ(text({WaitKind::kUnreachable, 1, 0, 0, 0, 0}),
+            "rank 4 (node a) cannot be reached: its node or the network to it is lost (noticed by rank 12)");
+  EXPECT_EQ(text({WaitKind::kReadyFlag, 0, 1, 3, 0, static_cast<int>(WaitKind::kUnreachable)}),
+            "group_cast 'forward' stage 3: rank 12 (node b) cannot be reached: its node or the network to it is lost "
+            "(noticed by rank 4)");
+  EXPECT_THROW(throw_failure({WaitKind::kUnreachable, 0, 1, 0, 0, 0}, "x"), CommError);
 }
 
 TEST(OpenedPass, DiffersByCallThenByNumber) {
