@@ -38,6 +38,9 @@ struct AttnBackendInfo {
 /// Every backend of this build, best first.
 std::vector<AttnBackendInfo> list_attn_backends();
 
+/// The best backend of this build whose tensors lie there, whether or not it can run here; empty: there is none.
+std::string best_attn_backend(MemoryKind memory);
+
 /// Makes the backend `name` (`cpu`, `reference`, `sm90`). Throws InvalidArgument for an unknown name, with the list,
 /// and NotAvailable for one that this machine cannot run, with the reason.
 std::unique_ptr<AttnBackend> make_attn_backend(std::string_view name, const AttnBackendOptions& options = {});

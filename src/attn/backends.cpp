@@ -73,6 +73,16 @@ std::vector<AttnBackendInfo> list_attn_backends() {
   return result;
 }
 
+std::string best_attn_backend(MemoryKind memory) {
+  std::string best;
+  for (const AttnBackendInfo& info : list_attn_backends()) {
+    if (info.memory != memory) continue;
+    if (info.available) return info.name;
+    if (best.empty()) best = info.name;
+  }
+  return best;
+}
+
 std::unique_ptr<AttnBackend> make_attn_backend(std::string_view name, const AttnBackendOptions& options) {
   require(options.num_threads >= 0, "make_attn_backend: num_threads must not be negative (got {})",
           options.num_threads);

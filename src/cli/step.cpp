@@ -275,7 +275,7 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
     const StepOptions found = with_found_nodes(options, *control);
     result.ranks_per_node = static_cast<int>(found.ranks_per_node);
     const std::unique_ptr<StepRank> rank = make_gpu_rank(summary.plan, found, *control);
-    result.backend = "sm90";  // the only one there
+    result.backend = best_attn_backend(MemoryKind::kDevice);
     finish_result({run_process(*rank, plan, inputs, options, result)}, result);
     result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here
     return result;

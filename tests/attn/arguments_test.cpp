@@ -139,6 +139,11 @@ TEST(Backends, AreMadeByNameOrRefusedWithTheList) {
   for (const AttnBackendInfo& info : list_attn_backends()) EXPECT_FALSE(info.detail.empty()) << info.name;
 }
 
+TEST(Backends, TheBestIsTheFirstOfItsMemory) {
+  EXPECT_EQ(best_attn_backend(MemoryKind::kHost), "cpu");
+  EXPECT_EQ(best_attn_backend(MemoryKind::kDevice), "sm90") << "also where it cannot run";
+}
+
 TEST(Backends, Sm90IsListedWithItsReasonAndRefusedWithItWhereItCannotRun) {
   const std::vector<AttnBackendInfo> listed = list_attn_backends();
   const auto sm90 = std::find_if(listed.begin(), listed.end(), [](const auto& info) { return info.name == "sm90"; });

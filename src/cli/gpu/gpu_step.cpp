@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "attn/sm90/sm90_backend.hpp"
 #include "comm/all_gather.hpp"
 #include "comm/nodes/node_map.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "tangram/backends.hpp"
 #include "tangram/device_communicator.hpp"
 #include "tangram/env.hpp"
 #include "tangram/error.hpp"
@@ -27,7 +27,7 @@ class GpuRank final : public StepRank {
  public:
   GpuRank(std::shared_ptr<const Plan> plan, Communicator& control, const DeviceCommunicatorConfig& config)
       : communicator_(make_device_communicator(control, config)),
-        attention_(std::move(plan), *communicator_, backend_) {
+        attention_(std::move(plan), *communicator_, *backend_) {
     cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     for (cudaEvent_t* event : {&begin_, &end_}) cuda::check(cudaEventCreate(event), "cudaEventCreate");
   }
@@ -62,7 +62,7 @@ class GpuRank final : public StepRank {
   }
 
  private:
-  const Sm90Backend backend_;
+  const std::unique_ptr<AttnBackend> backend_ = make_attn_backend(best_attn_backend(MemoryKind::kDevice));
   std::unique_ptr<DeviceCommunicator> communicator_;
   DistAttention attention_;
   cudaStream_t stream_ = nullptr;

@@ -6,6 +6,7 @@
 #include "comm/launched_group.hpp"
 #include "comm/socket/forked_ranks.hpp"
 #include "core/require.hpp"
+#include "tangram/backends.hpp"
 #include "tangram/env.hpp"
 #include "tangram/error.hpp"
 
@@ -19,7 +20,8 @@ void check_gpus(const StepOptions& step) {
     return;
   }
   require(1 <= step.num_gpus && step.num_gpus <= 64, "--gpus: must lie in [1, 64] (got {})", step.num_gpus);
-  require(step.backend == "auto" || step.backend == "sm90", "--gpus: needs --backend sm90 (got '{}')", step.backend);
+  const std::string best = best_attn_backend(MemoryKind::kDevice);
+  require(step.backend == "auto" || step.backend == best, "--gpus: needs --backend {} (got '{}')", best, step.backend);
 }
 
 }  // namespace
