@@ -50,6 +50,7 @@ void bind_env(nb::module_& m) {
       PyErr_Clear();
     }
   });
+  m.def("env_node_id", [] { return Env::get().node_id; }, "TANGRAM_NODE_ID: on which node this process is; or empty.");
   m.def("timeout_s", [] { return Env::get().timeout_s; }, "Seconds that a communication operation waits for peers.");
 }
 

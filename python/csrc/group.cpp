@@ -41,10 +41,11 @@ void all_to_all(Group& group, nb::handle send, const std::vector<int64_t>& send_
 
 void bind_host_group(nb::module_& m) {
   nb::class_<Group>(m, "Group", "The communicator of one rank of a process group.")
-      .def(nb::init<int, int, const std::string&, const std::string&, double>(), "rank"_a, "size"_a, "address"_a,
-           "secret"_a, "setup_timeout_s"_a = 0,
+      .def(nb::init<int, int, const std::string&, const std::string&, double, int>(), "rank"_a, "size"_a, "address"_a,
+           "secret"_a, "setup_timeout_s"_a = 0, "listener"_a = -1,
            "Connects to the other ranks, which meet at unix:FOLDER or tcp:HOST:PORT and know the secret. Collective; "
-           "Timeout names who is missing after setup_timeout_s, 0: TANGRAM_TIMEOUT_S.")
+           "Timeout names who is missing after setup_timeout_s, 0: TANGRAM_TIMEOUT_S. listener: of rank 0, a socket "
+           "that listens at HOST:PORT already, which this takes over; -1: none.")
       .def("all_to_all", &all_to_all, "send"_a, "send_rows"_a, "recv"_a, "recv_rows"_a, "label"_a, "rows"_a,
            "Rows [rows, heads, dim] for rank 0, 1, ... one after the other; recv likewise. Collective. rows: a hash of "
            "what the counts do not say, which must be alike on all ranks.")
@@ -69,10 +70,15 @@ void bind_host_group(nb::module_& m) {
 
 }  // namespace
 
-Group::Group(int rank, int size, const std::string& address, const std::string& secret, double setup_timeout_s) {
+Group::Group(int rank, int size, const std::string& address, const std::string& secret, double setup_timeout_s,
+             int listener) {
   const nb::gil_scoped_release release;
-  sockets_.emplace(SocketGroupConfig{
-      .rank = rank, .size = size, .address = address, .secret = secret, .setup_timeout_s = setup_timeout_s});
+  sockets_.emplace(SocketGroupConfig{.rank = rank,
+                                     .size = size,
+                                     .address = address,
+                                     .secret = secret,
+                                     .setup_timeout_s = setup_timeout_s,
+                                     .listener = listener});
 }
 
 Group::~Group() {
@@ -80,13 +86,16 @@ Group::~Group() {
   sockets_.reset();
 }
 
-DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport, bool exact_memory)
+DeviceGroup::DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport, bool exact_memory,
+                         int ranks_per_node, int max_ctas)
     : group_(std::move(group)), device_(device) {
   const nb::gil_scoped_release release;
   const DeviceScope scope(device_);
   communicator_ = make_device_communicator(group_->communicator(), {.transport = parse_device_transport(transport),
+                                                                    .max_ctas = max_ctas,
                                                                     .batch_copies = Env::get().batch_copies,
-                                                                    .exact_memory = exact_memory});
+                                                                    .exact_memory = exact_memory,
+                                                                    .ranks_per_node = ranks_per_node});
   const auto synchronize = [](void* stream) {
     require(!is_captured(stream),
             "tangram: rows must be moved once before a CUDA graph is captured, because the first time prepares memory");
@@ -169,10 +178,10 @@ void DeviceGroup::check() {
 void bind_group(nb::module_& m) {
   bind_host_group(m);
   nb::class_<DeviceGroup>(m, "DeviceGroup", "The GPUs of a process group, one a rank.")
-      .def(nb::init<std::shared_ptr<Group>, int, const std::string&, bool>(), "group"_a, "device"_a,
-           "transport"_a = "copy_engine", "exact_memory"_a = false,
-           "Collective; transport is 'copy_engine' or 'nccl', exact_memory as in configure, alike on all ranks. Raises "
-           "NotAvailable on every rank where GPUs are missing or cannot reach each other.")
+      .def(nb::init<std::shared_ptr<Group>, int, const std::string&, bool, int, int>(), "group"_a, "device"_a,
+           "transport"_a = "copy_engine", "exact_memory"_a = false, "ranks_per_node"_a = 0, "max_ctas"_a = 0,
+           "Collective; transport is 'copy_engine' or 'nccl', exact_memory as in configure, ranks_per_node 0 as found, "
+           "alike on all ranks. Raises NotAvailable on every rank where GPUs are missing or cannot reach each other.")
       .def_prop_ro("device", &DeviceGroup::device)
       .def_prop_ro(
           "shared_bytes", [](DeviceGroup& self) { return self.communicator().shared_bytes(); },

@@ -22,8 +22,9 @@ namespace tangram::python {
 /// Connects without the GIL, and ends without it: other ranks may be threads of the same process, or late.
 class Group {
  public:
-  /// setup_timeout_s bounds the wait for all ranks; 0: Env::timeout_s.
-  Group(int rank, int size, const std::string& address, const std::string& secret, double setup_timeout_s);
+  /// setup_timeout_s bounds the wait for all ranks; 0: Env::timeout_s. listener: SocketGroupConfig::listener.
+  Group(int rank, int size, const std::string& address, const std::string& secret, double setup_timeout_s,
+        int listener);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -40,7 +41,8 @@ class DeviceGroup {
   /// Collective. Throws NotAvailable, alike on all ranks, in a build without CUDA, without GPUs, and where they cannot
   /// reach each other.
   /// Copies as Env::batch_copies says.
-  DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport, bool exact_memory);
+  DeviceGroup(std::shared_ptr<Group> group, int device, const std::string& transport, bool exact_memory,
+              int ranks_per_node, int max_ctas);
   /// Waits for the GPU, which may still read what ends here.
   ~DeviceGroup();
   DeviceGroup(const DeviceGroup&) = delete;

@@ -61,7 +61,7 @@ from ._core import (
 from ._from_masks import from_block_mask, from_dense, masks_from_block_indices
 from ._memory import MemoryRow, memory_use, set_cache_bytes
 from ._meter import Meter, MeterReport, meter
-from ._settings import Configuration, configuration, configure
+from ._settings import Configuration, TransportConfig, configuration, configure
 from .errors import CommError, CudaError, Error, InternalError, InvalidArgument, NotAvailable, Timeout
 from .flex import AttnForwardMeta, flex_flash_attn_func
 from .mask_buffer import MaskBuffer
@@ -129,6 +129,7 @@ __all__ = [
     "RankPlan",
     "Stage",
     "Timeout",
+    "TransportConfig",
     "__version__",
     "check_token_errors",
     "compute_pad_size",

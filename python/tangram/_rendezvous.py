@@ -15,6 +15,8 @@ Waits poll, in Python: signals are heard, and a rank that gives up tells the oth
 from __future__ import annotations
 
 import itertools
+import json
+import logging
 import os
 import secrets
 import socket
@@ -27,6 +29,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from ._core import env_node_id
 from .errors import CommError, Error, Timeout
 
 T = TypeVar("T")
@@ -40,6 +43,11 @@ def prefixed(name: str, store: Any) -> Any:
     return dist.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
+_log = logging.getLogger("tangram")
+_NOTE_S = 10.0
+"""Who waits for so long says for whom, once."""
+
+
 @dataclass
 class Circle:
     """Ranks that share a store and know its name by torch.distributed: a process group."""
@@ -49,6 +57,30 @@ class Circle:
     """Of this rank in the circle."""
     members: Sequence[int]
     """By index: numbers in the group that meets."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where a rank is. Ranks with equal ids share a node."""
+
+    id: str
+    name: str
+    """In errors."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What ranks learn when they meet."""
+
+    address: str
+    """A folder of rank 0 if all ranks see it on one host, else a port of rank 0."""
+    secret: str
+    nodes: Sequence[Node]
+    """By rank."""
+    listener: int
+    """Of rank 0 with a port: a socket that listens there, for Group to take over; else -1."""
+    rest_s: float
+    """Seconds that are left to connect in."""
 
 
 class BoundedStore:
@@ -124,9 +156,10 @@ class Rendezvous:
         self._unserved: list[tuple[Circle, int]] = []
         self._answered: dict[tuple[int, int], str] = {}
         self._pause_s = _FIRST_PAUSE_S
+        self._note_at = time.monotonic() + min(_NOTE_S, limit_s / 2)
+        self._listening: socket.socket | None = None
 
-    def meet(self, folder: str) -> tuple[str, str]:
-        """The address, a folder of rank 0 if all ranks see it on one host, else a port of rank 0; and the secret."""
+    def meet(self, folder: str) -> Meeting:
         try:
             return self._meet(folder)
         except BaseException as error:
@@ -134,8 +167,10 @@ class Rendezvous:
             raise
         finally:
             self._store.close()
+            if self._listening is not None:
+                self._listening.close()
 
-    def _meet(self, folder: str) -> tuple[str, str]:
+    def _meet(self, folder: str) -> Meeting:
         asks = next((circle for circle in self._circles if circle.index > 0), None)
         self._unserved = [
             (circle, index)
@@ -144,14 +179,29 @@ class Rendezvous:
         ]
         self._token = secrets.token_hex(16) if asks is None else self._ask(asks)
         self._room = prefixed(f"tangram/{self._token}", self._base)
+        port = ""
         if self.rank == 0:
-            self._store.set(self._room, "place", "\n".join((folder, _free_port(), secrets.token_hex(32))))
-        folder, port, secret = self._wait("place").split("\n")
-        self._store.set(self._room, f"host{self.rank}", _host_id() if os.path.isdir(folder) else f"rank {self.rank}")
+            port, self._listening = _listener()
+            self._store.set(self._room, "place", "\n".join((folder, secrets.token_hex(32))))
+        folder, secret = self._wait("place").split("\n")
+        host, claimed = _host_id(), env_node_id()
+        place = host if os.path.isdir(folder) else f"rank {self.rank}"
+        own = [place, claimed or host, claimed or socket.gethostname()]
+        self._store.set(self._room, f"host{self.rank}", json.dumps(own))
         if self.rank == 0:
-            hosts = {self._wait(f"host{rank}") for rank in range(len(self.ranks))}
-            self._store.set(self._room, "address", f"unix:{folder}" if len(hosts) == 1 else f"tcp:{port}")
-        return self._wait("address"), secret
+            hosts = [json.loads(self._wait(f"host{rank}")) for rank in range(len(self.ranks))]
+            is_one_host = len({place for place, _, _ in hosts}) == 1
+            if not is_one_host and self._listening is None:
+                raise CommError(
+                    f"tangram: rank 0 must be able to listen at the address that leads to MASTER_ADDR (got {port})"
+                )
+            address = f"unix:{folder}" if is_one_host else f"tcp:{port}"
+            self._store.set(self._room, "address", json.dumps([address, [host[1:] for host in hosts]]))
+        address, nodes = json.loads(self._wait("address"))
+        # Handed over last, when nothing here can fail any more.
+        listener = -1 if self._listening is None or address.startswith("unix:") else self._listening.detach()
+        rest_s = max(self.deadline - time.monotonic(), 0.1)
+        return Meeting(address, secret, [Node(*each) for each in nodes], listener, rest_s)
 
     def _ask(self, circle: Circle) -> str:
         nonce = secrets.token_hex(16)
@@ -188,19 +238,32 @@ class Rendezvous:
                 self._answered[id(circle), index] = nonce
 
     def _rest(self, missing: list[int] | None) -> None:
-        if time.monotonic() < self.deadline:
+        now = time.monotonic()
+        if self._note_at <= now < self.deadline:
+            self._note_at = self.deadline
+            _log.warning(
+                "tangram: rank %s waits for %s, to make the first key of %s",
+                self.ranks[self.rank],
+                self._names(self._missing(missing)),
+                self.name,
+            )
+        if now < self.deadline:
             time.sleep(self._pause_s)
             self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
             return
-        if missing is None:
-            every = range(len(self.ranks))
-            missing = [rank for rank in every if self._store.get(self._room, f"host{rank}") is None] or [0]
-        names = ", ".join(str(self.ranks[rank]) for rank in missing)
         raise Timeout(
             f"tangram: all ranks of {self.name} must make its first key within TANGRAM_TIMEOUT_S (got no answer of "
-            f"{'rank' if len(missing) == 1 else 'ranks'} {names} on rank {self.ranks[self.rank]} in "
-            f"{self._limit_s:g} s)"
+            f"{self._names(self._missing(missing))} on rank {self.ranks[self.rank]} in {self._limit_s:g} s)"
         )
+
+    def _missing(self, known: list[int] | None) -> list[int]:
+        if known is not None:
+            return known
+        every = range(len(self.ranks))
+        return [rank for rank in every if self._store.get(self._room, f"host{rank}") is None] or [0]
+
+    def _names(self, ranks: list[int]) -> str:
+        return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(str(self.ranks[rank]) for rank in ranks)}"
 
     def _tell_end(self, error: BaseException) -> None:
         if self._room is None or self._store.is_silent or isinstance(error, _Ended):
@@ -227,18 +290,16 @@ class _Ended(Exception):
 
 def meet(
     name: str, ranks: Sequence[int], rank: int, circles: Sequence[Circle], store: Any, limit_s: float, folder: str
-) -> tuple[str, str, float]:
-    """Collective. The address, the secret, and the seconds that are left to connect in. name: of the group, in errors.
+) -> Meeting:
+    """Collective. name: of the group, in errors.
 
     Raises Timeout, which names the ranks that did not come, or the store that does not answer; CommError where a rank
     gave up.
     """
-    rendezvous = Rendezvous(name, ranks, rank, circles, store, limit_s)
     try:
-        address, secret = rendezvous.meet(folder)
+        return Rendezvous(name, ranks, rank, circles, store, limit_s).meet(folder)
     except _Ended as end:
         raise end.kind(str(end)) from None
-    return address, secret, max(rendezvous.deadline - time.monotonic(), 0.1)
 
 
 def _silent_store(store: Any, rank: int, limit_s: float) -> Error:
@@ -264,17 +325,22 @@ def _host_id() -> str:
         return socket.gethostname()
 
 
-def _free_port() -> str:
-    """An address under which others reach this host, and a port of it that is free now."""
+def _listener() -> tuple[str, socket.socket | None]:
+    """An address under which others reach this host, and a socket that listens there and on no other interface.
+
+    None where there is no such interface: ranks of one host do without.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:  # sends nothing: only asks which interface leads to the ranks' meeting point
             probe.connect((os.environ.get("MASTER_ADDR", "192.0.2.1"), 9))
             host = probe.getsockname()[0]
         except OSError:
             host = socket.gethostname()
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind((host, 0))
-        except OSError:  # ranks of one host do without
-            listener.bind(("", 0))
-        return f"{host}:{listener.getsockname()[1]}"
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listener.bind((host, 0))
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        return host, None
+    return f"{host}:{listener.getsockname()[1]}", listener

@@ -21,6 +21,48 @@ TRANSPORTS = ("copy_engine", "nccl")
 
 
 @dataclass(frozen=True)
+class TransportConfig:
+    """How rows move between GPUs inside of nodes and between them. Alike on all ranks."""
+
+    inside: Transport = "copy_engine"
+    """Inside a node. With nccl rows are not handed on: between nodes each goes to every rank that needs it."""
+    between: Literal["nccl"] = "nccl"
+    """Between nodes: there is no other yet."""
+    max_ctas: int = 0
+    """Thread blocks, and so multiprocessors, of a transfer of NCCL at most; 0: 16 on one node, 4 between nodes."""
+    ranks_per_node: int = 0
+    """Ranks of a node, one after the other; 0: nodes as they are found, by hosts or TANGRAM_NODE_ID."""
+
+    def __post_init__(self) -> None:
+        if self.inside not in TRANSPORTS:
+            raise InvalidArgument(
+                f"TransportConfig: inside must be one of {', '.join(TRANSPORTS)} (got inside={self.inside!r})"
+            )
+        if self.between != "nccl":
+            raise InvalidArgument(f"TransportConfig: between must be nccl (got between={self.between!r})")
+        for name in ("max_ctas", "ranks_per_node"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise InvalidArgument(
+                    f"TransportConfig: {name} must be a whole number from 0 on (got {name}={value!r})"
+                )
+        if self.inside == "nccl" and self.ranks_per_node > 0:
+            raise InvalidArgument(
+                "TransportConfig: ranks_per_node must be 0 with inside='nccl', which hands no rows on "
+                f"(got ranks_per_node={self.ranks_per_node})"
+            )
+
+
+def device_transport(transport: Transport | TransportConfig, size: int) -> tuple[Transport, int, int]:
+    """transport, ranks_per_node and max_ctas as DeviceGroup takes them, for a group of so many ranks."""
+    if isinstance(transport, str):
+        return transport, 0, 0
+    if 0 < transport.ranks_per_node < size:
+        return transport.between, transport.ranks_per_node, transport.max_ctas
+    return transport.inside, 0, transport.max_ctas
+
+
+@dataclass(frozen=True)
 class Configuration:
     """The choices of a process."""
 
@@ -28,7 +70,7 @@ class Configuration:
     """Of calls that name none; None: the best for the device of the tensors."""
     deterministic: bool = False
     """True: calls that do not ask for it are deterministic, too."""
-    transport: Transport = "copy_engine"
+    transport: Transport | TransportConfig = "copy_engine"
     """How rows move between the GPUs of groups that are made from now on; alike on all ranks."""
     exact_memory: bool = False
     """True: receive buffers are sized exactly for the masks of a group; else with headroom for other masks of the same
@@ -74,7 +116,7 @@ def _check(name: str, value: Any) -> None:
     if kinds is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidArgument(f"configure: {name} must be of type {wanted} (got {name}={value!r})")
-    if name == "transport" and value not in TRANSPORTS:
+    if name == "transport" and not isinstance(value, TransportConfig) and value not in TRANSPORTS:
         raise InvalidArgument(f"configure: transport must be one of {', '.join(TRANSPORTS)} (got transport={value!r})")
     if name == "max_keys" and value < 1:
         raise InvalidArgument(f"configure: max_keys must be positive (got max_keys={value})")
@@ -109,7 +151,7 @@ def configure(
     *,
     backend: str | None = UNSET,
     deterministic: bool = UNSET,
-    transport: Transport = UNSET,
+    transport: Transport | TransportConfig = UNSET,
     exact_memory: bool = UNSET,
     timeout_s: float = UNSET,
     num_threads: int = UNSET,

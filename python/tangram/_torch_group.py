@@ -25,7 +25,7 @@ from torch import Tensor
 
 from . import _cuda, _settings
 from ._core import DeviceGroup, Group, timeout_s
-from ._rendezvous import Circle, meet, prefixed
+from ._rendezvous import Circle, Node, meet, prefixed
 from .errors import CommError, InvalidArgument
 
 
@@ -63,6 +63,7 @@ class TorchGroup:
             )
         self.identity = identity
         self.ranks = sorted(identity.ranks)
+        """By rank of the group: of the default group. Node by node, once ranks have met."""
         if dist.get_rank() not in self.ranks:
             raise InvalidArgument(
                 f"tangram: a key is made by ranks of its group (got rank {dist.get_rank()} of {self.ranks})"
@@ -78,9 +79,14 @@ class TorchGroup:
         name, circles, store = _circles_of(identity, self.ranks, mesh)
         folder = tempfile.mkdtemp(prefix="tangram-") if self.rank == 0 else ""
         try:
-            address, secret, rest_s = meet(name, self.ranks, self.rank, circles, store, timeout_s(), folder)
-            self.is_one_host = address.startswith("unix:")
-            self.group = Group(self.rank, self.size, address, secret, rest_s)
+            met = meet(name, self.ranks, self.rank, circles, store, timeout_s(), folder)
+            self.is_one_host = met.address.startswith("unix:")
+            node_of = {rank: node for rank, node in zip(self.ranks, met.nodes, strict=True)}
+            if mesh is not None and mesh.ndim == 2:
+                _require_rows_in_nodes(mesh, node_of)
+            self.ranks = node_by_node(self.ranks, node_of)
+            self.rank = self.ranks.index(dist.get_rank())
+            self.group = Group(self.rank, self.size, met.address, met.secret, met.rest_s, met.listener)
             self.group.require_agreement(0, "the first meeting")  # the others connect to each other in the folder too
         finally:
             if folder:
@@ -92,7 +98,10 @@ class TorchGroup:
         if made is None:
             _cuda.require_no_capture("the GPUs of a group", "tangram")
             chosen = _settings.chosen
-            made = self._on_device = DeviceGroup(self.group, device, chosen.transport, chosen.exact_memory)
+            transport, ranks_per_node, max_ctas = _settings.device_transport(chosen.transport, self.size)
+            made = self._on_device = DeviceGroup(
+                self.group, device, transport, chosen.exact_memory, ranks_per_node, max_ctas
+            )
         if made.device != device:
             raise InvalidArgument(f"tangram: a rank computes on one GPU of a group (got {device} after {made.device})")
         return made
@@ -153,6 +162,25 @@ def _circles_of(identity: Identity, ranks: list[int], mesh: Tensor | None) -> tu
         members = [ranks.index(rank) for rank in line]
         circles.append(Circle(prefixed(f"{digest}/{dim}", store), at[dim], members))
     return f"the mesh of groups {', '.join(map(repr, names))}", circles, c10d._get_default_store()
+
+
+def node_by_node(ranks: list[int], node_of: dict[int, Node]) -> list[int]:
+    """The ranks, those of a node one after the other; nodes in the order of their first ranks."""
+    first: dict[str, int] = {}
+    for rank in ranks:
+        first.setdefault(node_of[rank].id, rank)
+    return sorted(ranks, key=lambda rank: (first[node_of[rank].id], rank))
+
+
+def _require_rows_in_nodes(mesh: Tensor, node_of: dict[int, Node]) -> None:
+    for row in mesh.tolist():
+        other = next((rank for rank in row if node_of[rank].id != node_of[row[0]].id), None)
+        if other is not None:
+            raise InvalidArgument(
+                "tangram: ranks of a row of a mesh of two dimensions must share a node, so give it as [nodes, ranks of "
+                f"a node], or set TANGRAM_NODE_ID where hosts do not tell (got rank {row[0]} on "
+                f"{node_of[row[0]].name} and rank {other} on {node_of[other].name} in row {row})"
+            )
 
 
 def device_of_group(group_or_mesh: Any) -> Any:

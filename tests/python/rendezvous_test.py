@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How ranks meet through a store, which may hold what earlier meetings left. Ranks are threads here."""
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -50,9 +51,9 @@ def test_ranks_meet_again_in_a_store_that_holds_an_earlier_meeting(store):
     places = set()
     for _ in range(3):
         met = all_ranks(3, lambda rank: meet_in_circle(store, [4, 5, 6], rank))
-        assert len({(address, secret) for address, secret, _ in met}) == 1
-        assert all(0 < rest_s <= LONG_S for *_, rest_s in met)
-        places.add(met[0][1])
+        assert len({(each.address, each.secret) for each in met}) == 1
+        assert all(0 < each.rest_s <= LONG_S for each in met)
+        places.add(met[0].secret)
     assert len(places) == 3
 
 
@@ -64,7 +65,7 @@ def test_a_rank_that_never_comes_is_named_and_ranks_meet_at_the_next_attempt():
             meet_in_circle(store, [7, 8, 9], rank, limit_s=2)
 
     all_ranks(2, attempt)
-    assert len(set(secret for _, secret, _ in all_ranks(3, lambda rank: meet_in_circle(store, [7, 8, 9], rank)))) == 1
+    assert len(set(each.secret for each in all_ranks(3, lambda rank: meet_in_circle(store, [7, 8, 9], rank)))) == 1
 
 
 def test_a_rank_that_is_interrupted_ends_the_meeting_of_all_and_they_can_meet_again(monkeypatch):
@@ -90,7 +91,28 @@ def test_a_rank_that_is_interrupted_ends_the_meeting_of_all_and_they_can_meet_ag
 
     all_ranks(3, attempt)
     met = all_ranks(3, lambda rank: meet_in_circle(store, [0, 1, 2], rank, folder="/"))
-    assert {address for address, *_ in met} == {"unix:/"}
+    assert {each.address for each in met} == {"unix:/"}
+
+
+def test_the_port_listens_before_it_is_given_out_and_nodes_are_told():
+    """A port that was found free and closed again could be taken by another process meanwhile."""
+    store = dist.HashStore()
+    met = all_ranks(2, lambda rank: meet_in_circle(store, [0, 1], rank))
+    assert [each.listener >= 0 for each in met] == [True, False]
+    host, port = met[1].address.removeprefix("tcp:").split(":")
+    listener = socket.socket(fileno=met[0].listener)
+    with listener, socket.create_connection((host, int(port)), timeout=10) as caller:
+        assert listener.accept()[1] == caller.getsockname()
+    assert [node.name for node in met[0].nodes] == [socket.gethostname()] * 2 and met[0].nodes == met[1].nodes
+
+
+def test_who_waits_for_long_says_for_whom(monkeypatch, caplog):
+    monkeypatch.setattr(rendezvous, "_NOTE_S", 0.2)
+    with pytest.raises(Timeout):
+        meet_in_circle(dist.HashStore(), [4, 6], 0, limit_s=1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "tangram: rank 4 waits for rank 6, to make the first key of group 'g'"
+    ]
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 2), (2, 3)])
@@ -100,7 +122,7 @@ def test_ranks_of_a_mesh_meet_by_the_groups_of_its_dimensions(shape):
     stores = [[dist.PrefixStore(f"{d}{i}", base) for i in range(n)] for d, n in enumerate((columns, rows))]
     for _ in range(2):
         met = all_ranks(rows * columns, lambda rank: meet_in_mesh(stores, base, shape, rank))
-        assert len({(address, secret) for address, secret, _ in met}) == 1
+        assert len({(each.address, each.secret) for each in met}) == 1
 
 
 def test_meetings_of_two_groups_at_once_do_not_mix():
@@ -111,7 +133,7 @@ def test_meetings_of_two_groups_at_once_do_not_mix():
         """Two threads, begun in another order on another rank."""
         order = stores if rank == 0 else stores[::-1]
         with ThreadPoolExecutor(2) as pool:
-            met = list(pool.map(lambda store: meet_in_circle(store, [0, 1], rank)[1], order))
+            met = list(pool.map(lambda store: meet_in_circle(store, [0, 1], rank).secret, order))
         return met if rank == 0 else met[::-1]
 
     first, second = all_ranks(2, both)

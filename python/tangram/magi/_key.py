@@ -16,7 +16,7 @@ from .._keys import key_of_heads, make_mask_key_after_dispatch
 from .._named import Named
 from .._runtime_key import DistAttnRuntimeKey as TangramKey
 from .._runtime_key import cache_of
-from .._torch_group import TorchGroup, known_group, known_groups, ranks_of, torch_group
+from .._torch_group import TorchGroup, device_of_group, known_group, known_groups, ranks_of, torch_group
 from .._values import changed
 from ..errors import InvalidArgument
 from ._config import DistAttnConfig, to_tangram
@@ -127,9 +127,11 @@ def group_of(function: str, group_or_mesh: Any) -> tuple[Any, Any]:
 
 
 def _require_one_host(function: str, group_or_mesh: Any) -> None:
-    if env.hierarchical_comm and not torch_group(group_or_mesh).is_one_host:
+    if not env.hierarchical_comm or device_of_group(group_or_mesh).type == "cuda":
+        return  # between GPUs a row crosses to a node once
+    if not torch_group(group_or_mesh).is_one_host:
         raise InvalidArgument(
-            f"{function}: rows cross to another host once for each rank that sees them; unset "
+            f"{function}: between CPUs rows cross to another host once for each rank that sees them; unset "
             "MAGI_ATTENTION_HIERARCHICAL_COMM (got ranks of several hosts)"
         )
 
@@ -319,7 +321,7 @@ def _groups_of(cp_group: Any) -> list[TorchGroup]:
     if group is not None and cache_of(group).published is not None:
         return [group]
     ranks = sorted(ranks_of(cp_group))
-    return [group for group in known_groups() if group.identity.is_mesh and group.ranks == ranks]
+    return [group for group in known_groups() if group.identity.is_mesh and sorted(group.ranks) == ranks]
 
 
 def get_most_recent_key(cp_group: Any = None) -> DistAttnRuntimeKey:

@@ -13,6 +13,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+if "FORGED_RANKS_PER_NODE" in os.environ:  # nodes_cuda_test.py
+    node = str(int(os.environ["RANK"]) // int(os.environ["FORGED_RANKS_PER_NODE"]))
+    os.environ.update(TANGRAM_NODE_ID=node, NCCL_HOSTID=node, NCCL_NET="Socket", NCCL_SOCKET_IFNAME="lo")
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
 from ranks.cuda_buffer_checks import (  # noqa: E402
@@ -380,14 +384,23 @@ NCCL_CHECKS = (
 )
 
 
+# Without "memory", which looks at the free memory of a GPU that ranks share.
+NODE_CHECKS = tuple(name for name in NCCL_CHECKS if name != "memory") + ("hybrid", "published names")
+
+
 def main():
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())  # ranks of forged nodes share one
     dist.init_process_group("gloo")
     checks = CHECKS
     if sys.argv[1] == "nccl":
         tangram.configure(transport="nccl")
         checks = [(name, check) for name, check in CHECKS if name in NCCL_CHECKS]
         assert len(checks) == len(NCCL_CHECKS)
+    elif sys.argv[1] in ("nodes", "flat"):
+        if sys.argv[1] == "flat":
+            tangram.configure(transport=tangram.TransportConfig(inside="nccl"))
+        checks = [(name, check) for name, check in CHECKS if name in NODE_CHECKS]
+        assert len(checks) == len(NODE_CHECKS)
     elif sys.argv[1] == "blocks":
         checks = [("blocks that change", check_changing_blocks)]
     elif sys.argv[1] == "values":
