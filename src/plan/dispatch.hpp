@@ -57,4 +57,12 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
 /// Ours. See docs/design/dispatch.md.
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config);
 
+/// Which keys are dispatched together with the query rows of a mask.
+struct DispatchedKeys {
+  std::span<const AttnSlice> slices;  // of the mask, where the keys are such rows; keys numbered as the rows are
+  double share_of_work = 1;           // of the search
+};
+/// The same where a mask sees other keys beside those of its rows, as the rows of a node do. All rows count for areas.
+Dispatch dispatch_tangram(const Mask& mask, const DispatchedKeys& keys, const DistAttnConfig& config);
+
 }  // namespace tangram

@@ -280,8 +280,8 @@ bool has_equal_rows(const std::vector<RankRun>& map, int cp_size) {
 }
 
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
-Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size, bool may_change,
-                         double& overload) {
+Dispatch dispatch_chunks(const Mask& mask, const DispatchedKeys& keys, const DistAttnConfig& config, int64_t chunk_size,
+                         bool may_change, double& overload) {
   const int cp_size = config.cp_size;
   const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
@@ -296,7 +296,7 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   }
   chunk_size = fine;
   // Cross attention has its keys sharded later; what a query row needs is remote to it or not whatever we do here.
-  Refiner refiner(mask.slices(), mask.is_self_attention(), chunk_size, mask.seqlen_q() / chunk_size, cp_size,
+  Refiner refiner(mask.slices(), keys.slices, chunk_size, mask.seqlen_q() / chunk_size, cp_size,
                   may_change ? cut_cost(config) : CutCost{});
   const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
@@ -307,7 +307,8 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const Candidate& first = candidates.front();
   const bool is_final = is_connected && !shares_prefixes && first.score.overload == 0;
   if (cp_size > 1 && (!is_final || !has_equal_rows(first.map, cp_size))) {
-    const double work = static_cast<double>(search_work(mask, config)) * (shares_prefixes ? kWorkOfPrefixes : 1);
+    const double work = static_cast<double>(search_work(mask, config)) *
+                        (shares_prefixes ? kWorkOfPrefixes : 1) * keys.share_of_work;
     improve(candidates, refiner, mask, config, tolerance, is_connected, work);
   }
   Candidate& best = candidates.front();
@@ -337,9 +338,14 @@ std::optional<Dispatch> assigned_pack(const Mask& mask, const DistAttnConfig& co
 
 Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
   if (auto assigned = assigned_pack(mask, config)) return *std::move(assigned);
+  return dispatch_tangram(
+      mask, {.slices = mask.is_self_attention() ? mask.slices() : std::span<const AttnSlice>()}, config);
+}
+
+Dispatch dispatch_tangram(const Mask& mask, const DispatchedKeys& keys, const DistAttnConfig& config) {
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
-    return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, overload);
+    return dispatch_chunks(mask, keys, config, config.dispatch.chunk_size, false, overload);
   }
   // The coarsest chunks that balance; long shards need no fine ones.
   constexpr int64_t kCoarsest = 512;
@@ -360,12 +366,12 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
            kMaxShareOfChunk * balance_tolerance(rows) * mean;
   };
   while (chunk_size > kFinest && chunk_size % 2 == 0 && too_heavy()) chunk_size /= 2;
-  Dispatch best = dispatch_chunks(mask, config, chunk_size, true, overload);
+  Dispatch best = dispatch_chunks(mask, keys, config, chunk_size, true, overload);
   const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
   while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {
     chunk_size /= 2;
     double finer_overload = 0;
-    Dispatch finer = dispatch_chunks(mask, config, chunk_size, true, finer_overload);
+    Dispatch finer = dispatch_chunks(mask, keys, config, chunk_size, true, finer_overload);
     if (finer_overload >= overload) continue;
     best = std::move(finer);
     overload = finer_overload;

@@ -15,6 +15,7 @@ struct StageSeconds {
   double attend_s = 0;
   double cast_s = 0;    ///< until its rows have come
   double return_s = 0;  ///< until its results have left, over a link of their own
+  bool crosses = false;  ///< between nodes, over links of their own
 };
 
 struct StagedPass {
