@@ -55,14 +55,22 @@ struct DispatchCost {
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch);
 
 /// Ours. See docs/design/dispatch.md.
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config);
+/// `share_of_work`: of the usual search.
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, double share_of_work = 1);
 
-/// Which keys are dispatched together with the query rows of a mask.
-struct DispatchedKeys {
-  std::span<const AttnSlice> slices;  // of the mask, where the keys are such rows; keys numbered as the rows are
-  double share_of_work = 1;           // of the search
+/// Rows and areas up to so much above the mean count as balanced.
+double balance_tolerance(int64_t rows_per_rank);
+
+/// Rows of a node, to be dispatched to its ranks.
+struct NodeDispatch {
+  /// What the rows see, rows numbered through the node; keys are global.
+  const Mask& mask;
+  /// The part of it that the node's own keys are, numbered as its rows are.
+  std::span<const AttnSlice> own_keys;
+  double tolerance = 0;  ///< of areas
+  int64_t max_work = 0;  ///< of the search, in nanoseconds
 };
-/// The same where a mask sees other keys beside those of its rows, as the rows of a node do. All rows count for areas.
-Dispatch dispatch_tangram(const Mask& mask, const DispatchedKeys& keys, const DistAttnConfig& config);
+/// The same for the rows of a node, by one short search: what its ranks lack of each other costs little.
+Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& config);
 
 }  // namespace tangram

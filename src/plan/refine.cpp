@@ -353,7 +353,7 @@ Refiner::Score Refiner::run(std::vector<RankRun>& map, const RefineOptions& opti
   const auto between = [](double first, double last, int step, int num_steps) {
     return first * std::pow(last / first, static_cast<double>(step) / (num_steps - 1));
   };
-  for (int i = 0; i < kNumPhases; ++i) {
+  for (int i = 0; options.is_loose_at_first && i < kNumPhases; ++i) {
     set_prices({between(kFirstPriceOfArea, kLastPriceOfArea, i, kNumPhases),
                 between(kFirstPriceOfRow, kLastPriceOfRow, i, kNumPhases)});
     search(static_cast<int64_t>(max_work * kShareOfPhases * (i + 1) / kNumPhases), options);

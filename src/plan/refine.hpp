@@ -31,6 +31,8 @@ struct RefineOptions {
   double negligible_rows = 0;
   /// Spends up to 0.64 times the work in addition where areas are still above the tolerance in the end.
   bool mends = true;
+  /// Lets rows and areas leave their bounds cheaply at first. Otherwise what is balanced stays so.
+  bool is_loose_at_first = true;
 };
 
 /// What it costs to cut rows that see keys in common where no tile of the kernels ends.

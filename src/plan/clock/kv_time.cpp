@@ -55,17 +55,23 @@ void add_crossing(const StagedNodeRows& staged, const NodeShape& nodes, std::vec
   }
 }
 
-// The rows that cross between nodes on their rails; none on one node.
-NodeRows rails_of(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
+// The rows that cross between nodes, on rails of their owners and on those that are used; none on one node.
+struct Crossing {
+  NodeRows rows;
+  NodeRows rails;
+};
+
+Crossing crossing_of(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
   if (!has_nodes(config)) return {};
-  NodeRows rows = node_rows(ranks, node_shape(config));
-  even_rails(rows, node_shape(config));
-  return rows;
+  Crossing crossing{node_rows(ranks, node_shape(config)), {}};
+  crossing.rails = crossing.rows;
+  even_rails(crossing.rails, node_shape(config));
+  return crossing;
 }
 
 // Times of the slowest ranks if a pass had `num_stages` remote stages: equally many are the same stages for both.
-PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, const NodeRows& rails,
-                           int num_stages) {
+PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
+                           const Crossing& crossing, int num_stages) {
   std::vector<std::vector<StageLoad>> loads;
   if (has_nodes(config)) {
     const NodeShape nodes = node_shape(config);
@@ -74,9 +80,9 @@ PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankP
       trials[r].segments = ranks[r].segments;
       trials[r].slices = ranks[r].slices;
     }
-    assign_stages(trials, nodes, {num_stages, 0}, false);
+    assign_stages(trials, nodes, crossing.rows, {num_stages, 0}, false);
     for (size_t r = 0; r < ranks.size(); ++r) loads.push_back(stage_loads(trials[r], static_cast<int>(r), num_stages));
-    add_crossing(by_stage(rails, trials, nodes, AttnPass::kForward, num_stages), nodes, loads);
+    add_crossing(by_parts(crossing.rails, part_ends(crossing.rows, num_stages), num_stages), nodes, loads);
   } else {
     RankPlan trial;
     for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
@@ -147,8 +153,10 @@ std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<s
   return time_of(staged, *kv_skeleton(pass, num_stages, kept_first && num_stages > 0), trace);
 }
 
+namespace {
+
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, AttnPass pass,
-                               ClockTrace* trace) {
+                               const Crossing& crossing, ClockTrace* trace) {
   std::vector<std::vector<StageLoad>> loads;
   for (const RankPlan& rank : ranks) {
     loads.emplace_back();
@@ -160,10 +168,17 @@ std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<R
   if (has_nodes(config)) {
     const NodeShape nodes = node_shape(config);
     const int num_stages = static_cast<int>(loads.front().size()) - 1;
-    add_crossing(by_stage(rails_of(config, ranks), ranks, nodes, pass, num_stages), nodes, loads);
+    add_crossing(by_stage(crossing.rails, ranks, nodes, pass, num_stages), nodes, loads);
   }
   const bool kept_first = pass == AttnPass::kBackward && ranks.front().backward.back().kept;
   return kv_times(config, loads, pass, kept_first, trace);
+}
+
+}  // namespace
+
+std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, AttnPass pass,
+                               ClockTrace* trace) {
+  return kv_times(config, ranks, pass, crossing_of(config, ranks), trace);
 }
 
 StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
@@ -173,10 +188,10 @@ StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<
   StageCounts counts{overlap.num_stages_fwd, overlap.num_stages_bwd};
   // Where nothing is remote there is nothing to stage, and the choice is to have none.
   if (!any_remote || (counts.forward > 0 && counts.backward > 0)) return counts;
-  const NodeRows rails = rails_of(config, ranks);
+  const Crossing crossing = crossing_of(config, ranks);
   std::array<PassSeconds, kMaxAutoStages + 1> seconds;
   for (int count = 1; count <= kMaxAutoStages; ++count) {
-    seconds[static_cast<size_t>(count)] = slowest_passes(config, ranks, rails, count);
+    seconds[static_cast<size_t>(count)] = slowest_passes(config, ranks, crossing, count);
   }
   const auto best_from = [&](int min_count, double PassSeconds::* pass) {
     const auto first = seconds.begin() + min_count;
@@ -191,8 +206,9 @@ StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<
 }
 
 PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
-  return predicted(slowest_of(kv_times(config, ranks, AttnPass::kForward)),
-                   slowest_of(kv_times(config, ranks, AttnPass::kBackward)));
+  const Crossing crossing = crossing_of(config, ranks);
+  return predicted(slowest_of(kv_times(config, ranks, AttnPass::kForward, crossing, nullptr)),
+                   slowest_of(kv_times(config, ranks, AttnPass::kBackward, crossing, nullptr)));
 }
 
 }  // namespace tangram

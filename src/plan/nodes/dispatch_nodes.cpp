@@ -7,11 +7,22 @@
 #include <numeric>
 #include <utility>
 
+#include "plan/nodes/even_nodes.hpp"
 #include "plan/runs.hpp"
 
 namespace tangram {
 
 namespace {
+
+// Of the searches inside nodes, in nanoseconds: of all together, and of each beside.
+constexpr int64_t kWorkOfNodes = 500'000, kWorkOfNode = 30'000;
+// Of the search of rows for nodes, and exchanges after it.
+constexpr double kShareOfWork = 0.5;
+constexpr int kNumTrials = 400;
+// Of what areas of ranks may be above the mean, for those of nodes.
+constexpr double kShareOfTolerance = 0.6;
+// Of areas in a node, however far it is above the mean of all nodes.
+constexpr double kLeastTolerance = 0.001;
 
 // What a node has of its own keys, as slices between its rows: keys numbered as these are.
 std::vector<AttnSlice> own_keys(const std::vector<AttnSlice>& slices, const std::vector<OwnedRun>& own) {
@@ -29,7 +40,7 @@ std::vector<AttnSlice> own_keys(const std::vector<AttnSlice>& slices, const std:
 
 }  // namespace
 
-Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config, DispatchAlgorithm algorithm) {
+Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config) {
   const NodeShape nodes = node_shape(config);
   DistAttnConfig of_nodes = config;
   of_nodes.cp_size = nodes.num_nodes();
@@ -38,8 +49,10 @@ Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config, Dispa
   of_nodes.cost.backward_flops_per_s *= nodes.ranks_per_node;
   of_nodes.cost.link_bytes_per_s = config.cost.between_bytes_per_s * nodes.ranks_per_node;
   of_nodes.cost.copy_latency_s = 0;  // rows of a rail share a message
-  of_nodes.dispatch.algorithm = algorithm;
-  return dispatch_queries(mask, of_nodes).dispatch;
+  const Dispatch dispatch = dispatch_tangram(mask, of_nodes, kShareOfWork);
+  if (config.dispatch.chunk_size > 0 || !is_pack(mask.slices())) return dispatch;
+  const double tolerance = kShareOfTolerance * balance_tolerance(mask.seqlen_q() / config.cp_size);
+  return even_nodes(mask, dispatch, {tolerance, kNumTrials});
 }
 
 Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, const Dispatch& of_nodes) {
@@ -49,6 +62,8 @@ Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, c
   for (const OwnedRun& run : runs) own[static_cast<size_t>(run.owner)].push_back(run);
   const std::vector<std::vector<AttnSlice>> slices = cut_by_rank(mask, runs, nodes.num_nodes());
   const int64_t num_rows = of_nodes.rows_per_rank();
+  const double mean_area = static_cast<double>(mask.area()) / config.cp_size;
+  const double limit = (1 + balance_tolerance(num_rows / nodes.ranks_per_node)) * mean_area;
   DistAttnConfig inside = config;
   inside.cp_size = nodes.ranks_per_node;
   inside.cost.ranks_per_node = 0;
@@ -60,8 +75,10 @@ Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, c
     const Mask local(num_rows, mask.seqlen_k(), slices[n]);
     const std::vector<AttnSlice> keys = own_keys(std::vector<AttnSlice>(local.slices().begin(), local.slices().end()),
                                                  own[n]);
-    const Dispatch dispatch =
-        dispatch_tangram(local, {.slices = keys, .share_of_work = 1.0 / nodes.num_nodes()}, inside);
+    const double mean_here = std::max(1.0, static_cast<double>(local.area()) / nodes.ranks_per_node);
+    const NodeDispatch rows{local, keys, std::max(kLeastTolerance, limit / mean_here - 1),
+                            kWorkOfNodes / nodes.num_nodes() + kWorkOfNode};
+    const Dispatch dispatch = dispatch_inside_node(rows, inside);
     for (const OwnedRun& run : owned_runs(dispatch)) {
       for (const OwnedRun& of_node : own[n]) {
         const Range local_rows{of_node.row, of_node.row + of_node.global.size()};
@@ -84,10 +101,11 @@ Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, c
 }
 
 ChosenDispatch dispatch_over_nodes(const Mask& mask, const DistAttnConfig& config) {
-  const DispatchAlgorithm algorithm = config.dispatch.algorithm;
-  ChosenDispatch best{DispatchAlgorithm::kTangram,
-                      dispatch_inside_nodes(mask, config, dispatch_to_nodes(mask, config, algorithm))};
-  if (algorithm == DispatchAlgorithm::kTangram) return best;
+  ChosenDispatch best{
+      DispatchAlgorithm::kTangram,
+      dispatch_inside_nodes(mask, config, dispatch_to_nodes(mask, config))};
+  // A dispatch that knows no nodes tears more documents apart.
+  if (config.dispatch.algorithm == DispatchAlgorithm::kTangram || is_pack(mask.slices())) return best;
   DistAttnConfig flat_config = config;
   flat_config.cost.ranks_per_node = 0;
   ChosenDispatch flat = dispatch_queries(mask, flat_config);
@@ -95,7 +113,7 @@ ChosenDispatch dispatch_over_nodes(const Mask& mask, const DistAttnConfig& confi
     const DispatchCost cost = dispatch_cost(mask, config, dispatch);
     return cost.seconds + cost.excess_s;
   };
-  if (price(flat.dispatch) < price(best.dispatch)) best = std::move(flat);
+  if (price(flat.dispatch) <= price(best.dispatch)) best = std::move(flat);
   return best;
 }
 

@@ -10,9 +10,9 @@
 
 namespace tangram {
 
-/// Rows to nodes as to ranks that are ranks_per_node times as fast, by `algorithm` as in DispatchConfig. For
-/// self-attention of configurations with several nodes.
-Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config, DispatchAlgorithm algorithm);
+/// Rows to nodes as to ranks that are ranks_per_node times as fast. For self-attention of configurations with several
+/// nodes.
+Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config);
 
 /// Rows of each node to its ranks, with equally many rows, about equal areas, and few rows that they need of each other.
 Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, const Dispatch& of_nodes);

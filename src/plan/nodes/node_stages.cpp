@@ -90,10 +90,26 @@ void assign_parts(std::vector<RankPlan>& ranks, const NodeShape& nodes, const st
   }
 }
 
-// Sorted by first row, pieces of one owner and stage joined where they meet. Only ranks of one node see each other's
-// pieces, so that a row comes once from each.
+// Sorts what several sorted lists make up one after the other, which end at `ends`.
+template <class T>
+void merge_lists(std::vector<T>& list, std::vector<size_t> ends) {
+  const auto before = [](const T& a, const T& b) { return a.rows < b.rows; };
+  const auto at = [&](size_t index) { return list.begin() + static_cast<std::ptrdiff_t>(index); };
+  while (ends.size() > 1) {
+    std::vector<size_t> merged;
+    size_t begin = 0;
+    for (size_t i = 0; i < ends.size(); i += 2) {
+      const size_t end = ends[std::min(i + 1, ends.size() - 1)];
+      std::inplace_merge(at(begin), at(ends[i]), at(end), before);
+      merged.push_back(end);
+      begin = end;
+    }
+    ends = std::move(merged);
+  }
+}
+
+// Pieces of one owner joined where they meet.
 void join_pieces(std::vector<NodePiece>& pieces) {
-  std::sort(pieces.begin(), pieces.end(), [](const NodePiece& a, const NodePiece& b) { return a.rows < b.rows; });
   size_t num_kept = 0;
   for (const NodePiece& piece : pieces) {
     if (num_kept > 0 && piece.rows.begin <= pieces[num_kept - 1].rows.end && piece.owner == pieces[num_kept - 1].owner) {
@@ -134,11 +150,14 @@ StagedNodeRows by_parts(const NodeRows& rows, const std::vector<std::vector<int6
 
 NodeRows node_rows(const std::vector<RankPlan>& ranks, const NodeShape& nodes) {
   NodeRows rows(static_cast<size_t>(nodes.num_nodes()));
+  std::vector<std::vector<size_t>> ends(rows.size());
   for (int r = 0; r < nodes.cp_size; ++r) {
-    std::vector<NodePiece>& pieces = rows[static_cast<size_t>(nodes.node_of(r))];
+    const auto node = static_cast<size_t>(nodes.node_of(r));
+    std::vector<NodePiece>& pieces = rows[node];
+    const size_t first = pieces.size();
     for (const KvSegment& segment : ranks[static_cast<size_t>(r)].segments) {
       if (nodes.same_node(segment.owner, r)) continue;
-      const bool continues = !pieces.empty() && pieces.back().rows.end == segment.global.begin &&
+      const bool continues = pieces.size() > first && pieces.back().rows.end == segment.global.begin &&
                              pieces.back().owner == segment.owner;
       if (continues) {
         pieces.back().rows.end = segment.global.end;
@@ -146,8 +165,12 @@ NodeRows node_rows(const std::vector<RankPlan>& ranks, const NodeShape& nodes) {
         pieces.push_back({segment.global, segment.owner, nodes.rail_of(segment.owner)});
       }
     }
+    ends[node].push_back(pieces.size());
   }
-  for (std::vector<NodePiece>& pieces : rows) join_pieces(pieces);
+  for (size_t n = 0; n < rows.size(); ++n) {
+    merge_lists(rows[n], ends[n]);
+    join_pieces(rows[n]);
+  }
   return rows;
 }
 
@@ -157,7 +180,11 @@ void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const S
     for (int r = 0; r < nodes.cp_size; ++r) assign_stages(ranks[static_cast<size_t>(r)], r, counts, keep_remote_kv);
     return;
   }
-  const NodeRows rows = node_rows(ranks, nodes);
+  assign_stages(ranks, nodes, node_rows(ranks, nodes), counts, keep_remote_kv);
+}
+
+void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const NodeRows& rows,
+                   const StageCounts& counts, bool keep_remote_kv) {
   const std::vector<std::vector<int64_t>> forward = part_ends(rows, counts.forward);
   const auto any = [](const KvSegment&) { return true; };
   if (counts.forward > 0) assign_parts(ranks, nodes, forward, 2, AttnPass::kForward, any);
@@ -191,16 +218,19 @@ StagedNodeRows by_stage(const NodeRows& rows, const std::vector<RankPlan>& ranks
   };
   StagedNodeRows staged(static_cast<size_t>(num_stages), NodeRows(rows.size()));
   std::vector<Part> parts;
+  std::vector<size_t> ends;
   for (int node = 0; node < nodes.num_nodes(); ++node) {
     const auto n = static_cast<size_t>(node);
     parts.clear();
+    ends.clear();
     for (int rail = 0; rail < nodes.ranks_per_node; ++rail) {
       const int r = nodes.rank(node, rail);
       for (const KvSegment& segment : ranks[static_cast<size_t>(r)].segments) {
         if (!nodes.same_node(segment.owner, r)) parts.push_back({segment.global, stage_of(segment, pass)});
       }
+      ends.push_back(parts.size());
     }
-    std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.rows < b.rows; });
+    merge_lists(parts, ends);
     size_t num_kept = 0;
     for (const Part& part : parts) {
       if (num_kept > 0 && part.rows.begin < parts[num_kept - 1].rows.end) {

@@ -20,6 +20,9 @@ namespace tangram {
 /// assign_stages of all ranks (stages.hpp), over one node or several.
 void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const StageCounts& counts,
                    bool keep_remote_kv);
+/// The same over several nodes, where node_rows of the ranks are at hand, on rails of their owners.
+void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const NodeRows& rows,
+                   const StageCounts& counts, bool keep_remote_kv);
 
 /// Pieces of a cast by stage: [remote stages].
 using StagedNodeRows = std::vector<NodeRows>;

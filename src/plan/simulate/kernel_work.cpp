@@ -14,10 +14,10 @@ namespace tangram::sim {
 double work_seconds(const SimInput& input, AttnPass pass, const Work& work, double num_heads, bool comm_active) {
   if (work.area == 0) return 0;
   const MachineModel& machine = input.machine;
-  int taken = 0;  // of the workers that the rank's kernels have
-  if (comm_active && machine.engine == CommEngine::kWorkers) taken = machine.comm_workers;
-  if (comm_active && input.num_nodes() > 1) taken = std::max(taken, std::min(machine.between_sms, machine.workers - 1));
-  double share = static_cast<double>(machine.workers - taken) / machine.workers;
+  double share = 1;  // of the device that the rank's kernels have
+  if (comm_active && machine.engine == CommEngine::kWorkers) {
+    share = static_cast<double>(machine.workers - machine.comm_workers) / machine.workers;
+  }
   const double ranks_here = std::min(input.cp_size(), machine.ranks_per_node);
   if (ranks_here > machine.devices_per_node) share *= machine.devices_per_node / ranks_here;
   const HeadConfig& heads = input.config.heads;

@@ -94,6 +94,10 @@ class NodeSim {
     rows_ = node_rows(needed, runs_.all, nodes_);
     if (evens_rails) even_rails(rows_, nodes_);
     traffic_ = traffic_of(rows_, nodes_);
+    if (traffic_.total() > 0) {
+      const int workers = input.machine.workers;
+      margin_ = static_cast<double>(workers) / (workers - std::min(input.machine.between_sms, workers - 1));
+    }
     count_ways();
   }
 
@@ -214,7 +218,7 @@ class NodeSim {
       StageSeconds& stage = staged.stage(static_cast<size_t>(rank), s);
       const double local = static_cast<double>(needs.buffer_rows - needs.remote_rows);
       const Work work = of_one_call(split.work[s], s == 0 ? local : split.rows[s].bytes(), input_.kernel(pass));
-      stage.attend_s = work_seconds(input_, pass, work, config.heads.num_heads_q, has_remote);
+      stage.attend_s = margin_ * work_seconds(input_, pass, work, config.heads.num_heads_q, has_remote);
       if (s == 0) {
         // Local rows are copied to their places among the remote ones.
         stage.attend_s += copy_seconds(input_.machine, has_remote ? local * cast_bytes() : 0);
@@ -241,6 +245,7 @@ class NodeSim {
   std::vector<RankNeeds> ranks_;
   NodeRows rows_;
   NodeTraffic traffic_;
+  double margin_ = 1;  // of attention, from which transfers between nodes take multiprocessors
   std::vector<int64_t> received_;     // [ranks], on all ways
   std::vector<int64_t> sent_inside_;  // [ranks]: to own node, as owner or relay
 };

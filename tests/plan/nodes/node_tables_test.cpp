@@ -22,7 +22,7 @@ namespace {
 
 using Rows = std::set<int64_t>;
 
-DistAttnConfig config_of(int num_nodes, int per_node) {
+DistAttnConfig config_over(int num_nodes, int per_node) {
   DistAttnConfig config;
   config.cp_size = num_nodes * per_node;
   config.heads = {8, 2, 64, 64, DType::kBFloat16};
@@ -143,7 +143,7 @@ TEST(NodeTables, BringEachRowToEachNodeOnceAndToAllRanksThatNeedIt) {
   const std::pair<int, int> shapes[] = {{2, 1}, {2, 2}, {3, 2}, {2, 4}, {4, 2}, {5, 1}, {3, 3}};
   for (int n = 0; n < 40; ++n) {
     const auto [num_nodes, per_node] = shapes[static_cast<size_t>(n) % std::size(shapes)];
-    DistAttnConfig config = config_of(num_nodes, per_node);
+    DistAttnConfig config = config_over(num_nodes, per_node);
     config.overlap.num_stages_fwd = static_cast<int>(rng() % 5);
     config.overlap.num_stages_bwd = static_cast<int>(rng() % 5);
     config.overlap.keep_remote_kv = rng() % 3 == 0;
@@ -161,7 +161,7 @@ TEST(NodeTables, BringEachRowToEachNodeOnceAndToAllRanksThatNeedIt) {
 
 // Rails are uneven where one rank of a node owns what all others need.
 TEST(NodeTables, HopsBringRowsToOtherRails) {
-  DistAttnConfig config = config_of(4, 4);
+  DistAttnConfig config = config_over(4, 4);
   const int64_t rows = 16 * 256;
   const Mask mask(rows, rows, {AttnSlice::full({0, rows}, {0, 256})});
   Dispatch dispatch{16, 256, {}};
@@ -176,7 +176,7 @@ TEST(NodeTables, HopsBringRowsToOtherRails) {
 }
 
 TEST(NodeTables, AreOnlyOfPlansOverSeveralNodes) {
-  DistAttnConfig config = config_of(2, 2);
+  DistAttnConfig config = config_over(2, 2);
   config.cost.ranks_per_node = 0;
   EXPECT_THROW(node_tables(make_plan(causal_mask(256, 256), config), AttnPass::kForward), InvalidArgument);
 }
