@@ -7,9 +7,9 @@
 //   nodes_bench src/cli/data/doc_lengths.json documents 8 8 8192 10 19
 //
 // MASK: documents, causal, window or full. HISTOGRAM and seeds give the documents that `tangram plan --total-seqlen N
-// --seed S` draws. Rows are those of the busiest network card: `flat` where each rank fetches for itself, `relays` where
-// a row crosses to a node once, on the rail of its owner, both of the flat plan; `nodes` of the plan that knows nodes,
-// before its rails are evened, `even` after that. Times are processor milliseconds of make_plan.
+// --seed S` draws. Rows are those of the busiest network card: `flat` where each rank fetches for itself, `relays`
+// where a row crosses to a node once, on the rail of its owner, both of the flat plan; `nodes` of the plan that knows
+// nodes, before its rails are evened, `even` after that. Times are processor milliseconds of make_plan.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -104,8 +104,9 @@ int main_of(int argc, char** argv) {
   const nlohmann::json histogram = nlohmann::json::parse(std::ifstream(argv[1]));
   const NodeShape nodes{std::atoi(argv[3]) * std::atoi(argv[4]), std::atoi(argv[4])};
   const int64_t rows = std::atoll(argv[5]);
-  fmt::print("mask,nodes,rows_a_rank,seed,flat,relays,nodes,even,even/relays,total_flat,total,hops,most_flat,most,"
-             "balance_flat,balance,ms_flat,ms\n");
+  fmt::print(
+      "mask,nodes,rows_a_rank,seed,flat,relays,nodes,even,even/relays,total_flat,total,hops,most_flat,most,"
+      "balance_flat,balance,ms_flat,ms\n");
   for (uint64_t seed = std::strtoull(argv[6], nullptr, 10); seed <= std::strtoull(argv[7], nullptr, 10); ++seed) {
     const Mask mask = mask_of(argv[2], histogram["intervals"], rows * nodes.cp_size, seed);
     DistAttnConfig config;

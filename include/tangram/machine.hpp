@@ -116,7 +116,7 @@ struct MachineModel {
   int nics_per_node = 0;
   /// What the network carries at once between nodes, as a share of the rates of all cards; 1: no bottleneck.
   double spine = 1;
-  int between_sms = h200::kBetweenBlocks;  ///< workers that transfers between nodes take from kernels
+  int between_sms = h200::kBetweenBlocks;            ///< workers that transfers between nodes take from kernels
   double stage_overhead_s = h200::kStageOverhead_s;  ///< of each further stage of a pass: launch, merge
   /// Rows of a rank that are copied or added during a step, read plus written.
   double memory_bytes_per_s = h200::kRowBytesPerS;

@@ -30,7 +30,7 @@ struct StrategyPrediction {
   /// Received over all ranks.
   double forward_bytes = 0;
   double backward_bytes = 0;
-  double between_bytes = 0;   ///< the part that crosses nodes, both passes
+  double between_bytes = 0;  ///< the part that crosses nodes, both passes
   /// Of the network card that sends or receives most, both passes; of Tangram's own plans, else 0.
   double busiest_card_bytes = 0;
   double max_rank_bytes = 0;  ///< largest of one rank, both passes

@@ -47,8 +47,8 @@ std::string repr(const CostModel& c) {
       "stage_overhead_s={}, tile_rows={}, memory_bytes_per_s={}, backward_key_row_s={}, head_dim_rates=[{}], "
       "ranks_per_node={}, between_bytes_per_s={}, between_message_s={}, between_sms={}, sms={})",
       c.forward_flops_per_s, c.backward_flops_per_s, c.link_bytes_per_s, c.copy_latency_s, c.stage_overhead_s,
-      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s, rates,
-      c.ranks_per_node, c.between_bytes_per_s, c.between_message_s, c.between_sms, c.sms);
+      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s, rates, c.ranks_per_node, c.between_bytes_per_s,
+      c.between_message_s, c.between_sms, c.sms);
 }
 std::string repr(const MovementConfig& c) {
   return fmt::format("MovementConfig(algorithm='{}', head_groups={})", to_string(c.algorithm), c.head_groups);
@@ -258,8 +258,8 @@ void bind_parts(nb::module_& m) {
           "backward_key_row_s"_a.none() = defaults.backward_key_row_s,
           "head_dim_rates"_a.none() = defaults.head_dim_rates, "ranks_per_node"_a.none() = defaults.ranks_per_node,
           "between_bytes_per_s"_a.none() = defaults.between_bytes_per_s,
-          "between_message_s"_a.none() = defaults.between_message_s,
-          "between_sms"_a.none() = defaults.between_sms, "sms"_a.none() = defaults.sms, "rest"_a,
+          "between_message_s"_a.none() = defaults.between_message_s, "between_sms"_a.none() = defaults.between_sms,
+          "sms"_a.none() = defaults.sms, "rest"_a,
           nb::sig("def __init__(self, forward_flops_per_s: float = ..., backward_flops_per_s: float = ..., "
                   "link_bytes_per_s: float = ..., copy_latency_s: float = ..., stage_overhead_s: float = ..., "
                   "tile_rows: int = ..., memory_bytes_per_s: float = ..., backward_key_row_s: float = ..., "
@@ -271,7 +271,8 @@ void bind_parts(nb::module_& m) {
           "rates for all head dims. link_bytes_per_s: of a rank, each way. copy_latency_s: of a contiguous copy. "
           "stage_overhead_s: of a further stage. tile_rows: query rows of a kernel tile. memory_bytes_per_s: rows that "
           "are copied or added, read plus written. backward_key_row_s: of a key row of another rank, for each query "
-          "head. ranks_per_node: 0, or at least cp_size, if all ranks are on one node; else a divisor of cp_size, and the "
+          "head. ranks_per_node: 0, or at least cp_size, if all ranks are on one node; else a divisor of cp_size, and "
+          "the "
           "planner assigns rows to nodes first. Between nodes: between_bytes_per_s of a rank, each way; "
           "between_message_s of a message; between_sms of its sms multiprocessors, which transfers take from "
           "attention. The planner raises InvalidArgument for rates that are not positive and negative times.")

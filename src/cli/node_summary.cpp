@@ -51,11 +51,11 @@ Crossing crossing_of(const Plan& plan) {
 }
 
 std::string sentence(const Crossing& crossing) {
-  return fmt::format("{} nodes of {} ranks; {} K/V rows cross, each once to each node that needs it; the busiest card "
-                     "has {} of them, the mean is {:.0f}; {} go over another rail than their owner's",
-                     crossing.nodes.num_nodes(), crossing.nodes.ranks_per_node, with_commas(crossing.traffic.total()),
-                     with_commas(crossing.traffic.busiest()), crossing.mean_of_rank(),
-                     with_commas(crossing.traffic.total_hops()));
+  return fmt::format(
+      "{} nodes of {} ranks; {} K/V rows cross, each once to each node that needs it; the busiest card "
+      "has {} of them, the mean is {:.0f}; {} go over another rail than their owner's",
+      crossing.nodes.num_nodes(), crossing.nodes.ranks_per_node, with_commas(crossing.traffic.total()),
+      with_commas(crossing.traffic.busiest()), crossing.mean_of_rank(), with_commas(crossing.traffic.total_hops()));
 }
 
 // Titles and a row for each node, of at most kMaxNodesShown.
@@ -79,9 +79,7 @@ std::vector<std::vector<std::string>> cells_of(const Crossing& crossing) {
 
 }  // namespace
 
-bool has_node_summary(const Plan& plan) {
-  return has_nodes(plan.config) && plan.grid.empty() && plan.movement.empty();
-}
+bool has_node_summary(const Plan& plan) { return has_nodes(plan.config) && plan.grid.empty() && plan.movement.empty(); }
 
 std::string nodes_text(const Plan& plan) {
   const Crossing crossing = crossing_of(plan);

@@ -377,7 +377,10 @@ std::string plan_text(const PlanSummary& summary) {
   add("Ulysses (same bytes)", summary.ulysses_rows);
   text += "\n";
   text += moved.text();
-  if (has_node_summary(plan)) text += "\n" + nodes_text(plan);
+  if (has_node_summary(plan)) {
+    text += "\n";
+    text += nodes_text(plan);
+  }
   return text + predicted + candidates_text(plan);
 }
 

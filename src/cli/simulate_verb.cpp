@@ -193,8 +193,8 @@ std::string points_text(const std::vector<Point>& points, const MachineModel& ma
   for (const Point& point : points) {
     text += fmt::format("\n{}: {} tokens over {} rank{}\n", point.mask_name, with_commas(point.seqlen_q),
                         with_commas(point.cp_size), point.cp_size == 1 ? "" : "s");
-    TextTable table(
-        {"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes", "busiest card", "memory"});
+    TextTable table({"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes",
+                     "busiest card", "memory"});
     std::string remarks;
     for (const StrategyPrediction& p : point.predictions) {
       has_hierarchical = has_hierarchical || p.strategy == "tangram_hierarchical";
@@ -365,9 +365,10 @@ Verb add_simulate_verb(CLI::App& app) {
   verb->add_option("--rows-per-rank", options->rows_per_rank, "grow the sequence with the ranks, instead of --seqlen")
       ->type_name("N")
       ->group(group);
-  verb->add_option("--strategies,--strategy", options->strategies,
-                   "all, or of tangram, tangram_hierarchical, tangram_nodes, ring, ulysses, all_gather, hcms, usp, loong_train, "
-                   "hybrid_cp, and auto: what plans would choose")
+  verb->add_option(
+          "--strategies,--strategy", options->strategies,
+          "all, or of tangram, tangram_hierarchical, tangram_nodes, ring, ulysses, all_gather, hcms, usp, loong_train, "
+          "hybrid_cp, and auto: what plans would choose")
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--engine", options->engine, "what moves rows inside a node: copy_engine, workers, host_threads")
@@ -384,11 +385,11 @@ Verb add_simulate_verb(CLI::App& app) {
       ->excludes(verb->get_option("--cp-sizes"))
       ->excludes(verb->get_option("--cp-size"))
       ->group(group);
-  require_whole_number(*verb->add_option("--nics", options->nics,
-                                         "network cards of a node, shared by its ranks (default: one for each)")
-                            ->type_name("N")
-                            ->group(group),
-                       1, 1 << 16);
+  require_whole_number(
+      *verb->add_option("--nics", options->nics, "network cards of a node, shared by its ranks (default: one for each)")
+           ->type_name("N")
+           ->group(group),
+      1, 1 << 16);
   verb->add_option("--spine", options->spine,
                    "what the network carries between nodes at once, as a share of all cards' rates (default 1)")
       ->type_name("SHARE")

@@ -43,10 +43,13 @@ CostModel cost_model_of(const MachineModel& machine) {
 CostModel with_nodes(const CostModel& cost, const MachineModel& machine) {
   CostModel result = cost;
   result.ranks_per_node = machine.ranks_per_node;
-  const double cards = machine.nics_per_node > 0 ? static_cast<double>(machine.nics_per_node) / machine.ranks_per_node : 1;
+  const double cards =
+      machine.nics_per_node > 0 ? static_cast<double>(machine.nics_per_node) / machine.ranks_per_node : 1;
   result.between_bytes_per_s = machine.between.bytes_per_s * cards * machine.spine;
   result.between_message_s = machine.between.latency_s;
-  result.between_sms = std::min(machine.between_sms, machine.workers - 1);
+  // Where host threads transfer, multiprocessors have no part in it.
+  const bool takes_sms = machine.engine != CommEngine::kHostThreads;
+  result.between_sms = takes_sms ? std::min(machine.between_sms, machine.workers - 1) : 0;
   result.sms = machine.workers;
   return result;
 }

@@ -379,7 +379,6 @@ Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& co
   const int64_t rows_per_rank = num_rows / cp_size;
   const bool may_change = config.dispatch.chunk_size == 0;
   const bool shares_prefixes = has_shared_prefixes(node.mask);
-  const std::vector<int64_t> begins = document_begins(node.mask.slices());
   const int64_t finest = may_change ? finest_chunk_size(rows_per_rank) : config.dispatch.chunk_size;
   PackProblem problem = make_pack_problem(node.mask.slices(), finest, num_rows / finest, cp_size);
   const bool is_one_block = problem.blocks.size() == 1;
@@ -389,13 +388,21 @@ Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& co
                   may_change ? cut_cost(config) : CutCost{});
   std::vector<Candidate> candidates;
   const auto add = [&](const std::vector<int>& ranks, int64_t chunk_size) {
-    candidates.push_back({refined(ranks, chunk_size, chunk_size / fine, begins), {}});
+    // Borders stay where they are, unlike in refined(): ranks have equally many rows.
+    const int parts = static_cast<int>(chunk_size / fine);
+    std::vector<RankRun> map;
+    for (int c = 0; c < static_cast<int>(ranks.size()); ++c) {
+      const int rank = ranks[static_cast<size_t>(c)];
+      if (map.empty() || map.back().rank != rank) map.push_back({c * parts, 0, rank});
+      map.back().end = (c + 1) * parts;
+    }
+    candidates.push_back({std::move(map), {}});
     candidates.back().score = refiner.score(candidates.back().map, node.tolerance);
   };
   if (shares_prefixes) add(pair_by_area(problem.areas, cp_size), finest);
   add(dispatch_sequential(problem.num_chunks(), cp_size), finest);
   // Short chunks balance at once, at the price of cuts inside of tiles.
-  for (int64_t chunk_size = finest; chunk_size >= fine && chunk_size >= finest / 16; chunk_size /= 4) {
+  for (int64_t chunk_size = finest; chunk_size >= fine && chunk_size >= finest / 8; chunk_size /= 8) {
     if (chunk_size < finest) {
       problem = make_pack_problem(node.mask.slices(), chunk_size, num_rows / chunk_size, cp_size);
     }
@@ -409,7 +416,7 @@ Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& co
   Candidate& best = candidates.front();
   const bool is_final = is_one_block && best.score.overload == 0;
   constexpr int kMostSearches = 4;
-  constexpr int64_t kTimesMore = 3;      // from one to the next, where areas are still
+  constexpr int64_t kTimesMore = 3;       // from one to the next, where areas are still
   constexpr double kAboveLimit = 0.0005;  // above their limit, in mean areas
   int64_t work = node.max_work;
   for (int n = 0; n < kMostSearches && (!is_final || !has_equal_rows(best.map, cp_size)); ++n, work *= kTimesMore) {

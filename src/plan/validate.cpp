@@ -118,15 +118,14 @@ void validate_config(const DistAttnConfig& config, const char* function) {
           "{}: overlap.sm_margin goes with launch_order auto or sm_margin (got {} and {})", function, overlap.sm_margin,
           to_string(overlap.launch_order));
   const CostModel& cost = config.cost;
-  for (const double rate :
-       {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s, cost.memory_bytes_per_s,
-        cost.between_bytes_per_s}) {
+  for (const double rate : {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s,
+                            cost.memory_bytes_per_s, cost.between_bytes_per_s}) {
     require(std::isfinite(rate) && rate > 0, "{}: rates of the cost model must be finite and positive (got {})",
             function, rate);
   }
   validate_head_dim_rates(cost.head_dim_rates, function, "cost.head_dim_rates");
-  for (const double seconds : {cost.copy_latency_s, cost.stage_overhead_s, cost.backward_key_row_s,
-                               cost.between_message_s}) {
+  for (const double seconds :
+       {cost.copy_latency_s, cost.stage_overhead_s, cost.backward_key_row_s, cost.between_message_s}) {
     require(std::isfinite(seconds) && seconds >= 0,
             "{}: times of the cost model must be finite and not negative (got {})", function, seconds);
   }

@@ -70,8 +70,8 @@ Crossing crossing_of(const DistAttnConfig& config, const std::vector<RankPlan>& 
 }
 
 // Times of the slowest ranks if a pass had `num_stages` remote stages: equally many are the same stages for both.
-PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
-                           const Crossing& crossing, int num_stages) {
+PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, const Crossing& crossing,
+                           int num_stages) {
   std::vector<std::vector<StageLoad>> loads;
   if (has_nodes(config)) {
     const NodeShape nodes = node_shape(config);

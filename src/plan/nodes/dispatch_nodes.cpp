@@ -15,7 +15,7 @@ namespace tangram {
 namespace {
 
 // Of the searches inside nodes, in nanoseconds: of all together, and of each beside.
-constexpr int64_t kWorkOfNodes = 500'000, kWorkOfNode = 30'000;
+constexpr int64_t kWorkOfNodes = 500'000, kWorkOfNode = 10'000;
 // Of the search of rows for nodes, and exchanges after it.
 constexpr double kShareOfWork = 0.5;
 constexpr int kNumTrials = 400;
@@ -73,8 +73,8 @@ Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, c
   for (int node = 0; node < nodes.num_nodes(); ++node) {
     const auto n = static_cast<size_t>(node);
     const Mask local(num_rows, mask.seqlen_k(), slices[n]);
-    const std::vector<AttnSlice> keys = own_keys(std::vector<AttnSlice>(local.slices().begin(), local.slices().end()),
-                                                 own[n]);
+    const std::vector<AttnSlice> keys =
+        own_keys(std::vector<AttnSlice>(local.slices().begin(), local.slices().end()), own[n]);
     const double mean_here = std::max(1.0, static_cast<double>(local.area()) / nodes.ranks_per_node);
     const NodeDispatch rows{local, keys, std::max(kLeastTolerance, limit / mean_here - 1),
                             kWorkOfNodes / nodes.num_nodes() + kWorkOfNode};
@@ -101,9 +101,8 @@ Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, c
 }
 
 ChosenDispatch dispatch_over_nodes(const Mask& mask, const DistAttnConfig& config) {
-  ChosenDispatch best{
-      DispatchAlgorithm::kTangram,
-      dispatch_inside_nodes(mask, config, dispatch_to_nodes(mask, config))};
+  ChosenDispatch best{DispatchAlgorithm::kTangram,
+                      dispatch_inside_nodes(mask, config, dispatch_to_nodes(mask, config))};
   // A dispatch that knows no nodes tears more documents apart.
   if (config.dispatch.algorithm == DispatchAlgorithm::kTangram || is_pack(mask.slices())) return best;
   DistAttnConfig flat_config = config;

@@ -14,7 +14,8 @@ namespace tangram {
 /// nodes.
 Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config);
 
-/// Rows of each node to its ranks, with equally many rows, about equal areas, and few rows that they need of each other.
+/// Rows of each node to its ranks, with equally many rows, about equal areas, and few rows that they need of each
+/// other.
 Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, const Dispatch& of_nodes);
 
 /// The cheapest by dispatch_cost of dispatches to nodes first and, with kAuto, of one that knows no nodes.

@@ -106,7 +106,9 @@ class EvenNodes {
 
   void list_runs() {
     for (std::vector<Place>& places : runs_of_) places.clear();
+    shared_.clear();
     for (size_t d = 0; d < documents_.size(); ++d) {
+      if (!documents_[d].loads.empty()) shared_.push_back(d);
       for (size_t i = 0; i < documents_[d].runs.size(); ++i) {
         runs_of_[static_cast<size_t>(documents_[d].runs[i].node)].push_back({d, i});
       }
@@ -179,11 +181,11 @@ class EvenNodes {
     // A document as likely as it has part in the load.
     int64_t at = static_cast<int64_t>(static_cast<double>(random() >> 11) * 0x1p-53 * static_cast<double>(all));
     size_t found = documents_.size();
-    for (size_t d = 0; d < documents_.size() && found == documents_.size(); ++d) {
-      for (const NodeLoad& load : documents_[d].loads) {
+    for (size_t i = 0; i < shared_.size() && found == documents_.size(); ++i) {
+      for (const NodeLoad& load : documents_[shared_[i]].loads) {
         if (load.node != static_cast<int>(from)) continue;
         at -= sends ? load.sent : load.received;
-        if (at < 0) found = d;
+        if (at < 0) found = shared_[i];
       }
     }
     if (found == documents_.size()) return false;
@@ -325,6 +327,7 @@ class EvenNodes {
   std::vector<Document> documents_;
   std::vector<int64_t> sent_, received_, area_of_;
   std::vector<std::vector<Place>> runs_of_;
+  std::vector<size_t> shared_;  // documents on several nodes
   std::vector<Move> moves_;
   uint64_t state_ = 1;
 };

@@ -72,7 +72,8 @@ class Rails {
     // Long pieces first: fewer are cut.
     std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.size > b.size; });
     std::vector<std::vector<NodePiece>> cut(rows_.size());
-    for (const Place& place : places) move(static_cast<int>(place.node), rows_[place.node][place.piece], cut[place.node]);
+    for (const Place& place : places)
+      move(static_cast<int>(place.node), rows_[place.node][place.piece], cut[place.node]);
     for (size_t n = 0; n < rows_.size(); ++n) {
       if (cut[n].empty()) continue;
       rows_[n].insert(rows_[n].end(), cut[n].begin(), cut[n].end());
@@ -172,8 +173,8 @@ int64_t NodeTraffic::total_hops() const { return std::accumulate(hops.begin(), h
 
 NodeTraffic traffic_of(const NodeRows& rows, const NodeShape& nodes) {
   const auto num_ranks = static_cast<size_t>(nodes.cp_size);
-  NodeTraffic traffic{std::vector<int64_t>(num_ranks), std::vector<int64_t>(num_ranks),
-                      std::vector<int64_t>(num_ranks), std::vector<int>(num_ranks)};
+  NodeTraffic traffic{std::vector<int64_t>(num_ranks), std::vector<int64_t>(num_ranks), std::vector<int64_t>(num_ranks),
+                      std::vector<int>(num_ranks)};
   std::vector<bool> has_message(num_ranks * static_cast<size_t>(nodes.num_nodes()));  // by relay and node
   for (int node = 0; node < nodes.num_nodes(); ++node) {
     for (const NodePiece& piece : rows[static_cast<size_t>(node)]) {

@@ -13,7 +13,8 @@ namespace tangram {
 
 namespace {
 
-// A part of the rows that cross ends at a multiple of this many global rows if one is near: the height of a kernel tile.
+// A part of the rows that cross ends at a multiple of this many global rows if one is near: the height of a kernel
+// tile.
 constexpr int64_t kGroupAlignment = 128;
 
 int stage_of(const KvSegment& segment, AttnPass pass) {
@@ -112,7 +113,8 @@ void merge_lists(std::vector<T>& list, std::vector<size_t> ends) {
 void join_pieces(std::vector<NodePiece>& pieces) {
   size_t num_kept = 0;
   for (const NodePiece& piece : pieces) {
-    if (num_kept > 0 && piece.rows.begin <= pieces[num_kept - 1].rows.end && piece.owner == pieces[num_kept - 1].owner) {
+    if (num_kept > 0 && piece.rows.begin <= pieces[num_kept - 1].rows.end &&
+        piece.owner == pieces[num_kept - 1].owner) {
       pieces[num_kept - 1].rows.end = std::max(pieces[num_kept - 1].rows.end, piece.rows.end);
     } else {
       pieces[num_kept++] = piece;

@@ -3,9 +3,9 @@
 
 // Stages over several nodes.
 //
-// NOTE [one stage a node]: a row that crosses to a node has one stage there, for all ranks of the node, since it crosses
-// once. Stage 1 has the rows that ranks of one node have from each other, unless it is the only one; each stage after it
-// a part of the rows that cross, in global order, about equally many of each node's.
+// NOTE [one stage a node]: a row that crosses to a node has one stage there, for all ranks of the node, since it
+// crosses once. Stage 1 has the rows that ranks of one node have from each other, unless it is the only one; each stage
+// after it a part of the rows that cross, in global order, about equally many of each node's.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@ void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const N
 
 /// Pieces of a cast by stage: [remote stages].
 using StagedNodeRows = std::vector<NodeRows>;
-/// `rows` of `ranks` (node_rows), cut by the stages that their segments name. Throws InvalidArgument where a row has two
-/// stages on one node.
+/// `rows` of `ranks` (node_rows), cut by the stages that their segments name. Throws InvalidArgument where a row has
+/// two stages on one node.
 StagedNodeRows by_stage(const NodeRows& rows, const std::vector<RankPlan>& ranks, const NodeShape& nodes, AttnPass pass,
                         int num_stages);
 
-/// Where the parts of the rows that cross end that `num_stages` remote stages bring, as global rows: [nodes][parts], none
-/// with one stage, which brings them all.
+/// Where the parts of the rows that cross end that `num_stages` remote stages bring, as global rows: [nodes][parts],
+/// none with one stage, which brings them all.
 std::vector<std::vector<int64_t>> part_ends(const NodeRows& rows, int num_stages);
 /// `rows` by the stage of their parts.
 StagedNodeRows by_parts(const NodeRows& rows, const std::vector<std::vector<int64_t>>& ends, int num_stages);

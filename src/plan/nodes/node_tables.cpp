@@ -108,7 +108,8 @@ class TableWriter {
   static void subtract(const Range& taken, std::vector<Range>& rows) {
     std::vector<Range> rest;
     for (const Range& range : rows) {
-      const Range before{range.begin, std::min(range.end, taken.begin)}, after{std::max(range.begin, taken.end), range.end};
+      const Range before{range.begin, std::min(range.end, taken.begin)},
+          after{std::max(range.begin, taken.end), range.end};
       if (!before.empty()) rest.push_back(before);
       if (!after.empty()) rest.push_back(after);
     }

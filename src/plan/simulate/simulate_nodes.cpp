@@ -81,9 +81,7 @@ class CardLoads {
 class NodeSim {
  public:
   NodeSim(const SimInput& input, const Dispatch& q_dispatch, const Dispatch& k_dispatch, bool evens_rails)
-      : input_(input),
-        nodes_{input.cp_size(), input.machine.ranks_per_node},
-        runs_(key_runs(k_dispatch, input)) {
+      : input_(input), nodes_{input.cp_size(), input.machine.ranks_per_node}, runs_(key_runs(k_dispatch, input)) {
     std::vector<std::vector<AttnSlice>> slices = cut_by_rank(input.mask, owned_runs(q_dispatch), input.cp_size());
     std::vector<std::vector<Range>> needed;
     for (int r = 0; r < input.cp_size(); ++r) {
@@ -95,8 +93,8 @@ class NodeSim {
     if (evens_rails) even_rails(rows_, nodes_);
     traffic_ = traffic_of(rows_, nodes_);
     if (traffic_.total() > 0) {
-      const int workers = input.machine.workers;
-      margin_ = static_cast<double>(workers) / (workers - std::min(input.machine.between_sms, workers - 1));
+      const CostModel cost = with_nodes({}, input.machine);
+      margin_ = static_cast<double>(cost.sms) / (cost.sms - cost.between_sms);
     }
     count_ways();
   }
@@ -135,8 +133,7 @@ class NodeSim {
       largest_area = std::max(largest_area, count_work(needs.slices, input_.machine.forward).area);
     }
     prediction.between_bytes = static_cast<double>(traffic_.total()) * step;
-    prediction.busiest_card_bytes =
-        static_cast<double>(CardLoads(input_.machine, nodes_, traffic_).busiest()) * step;
+    prediction.busiest_card_bytes = static_cast<double>(CardLoads(input_.machine, nodes_, traffic_).busiest()) * step;
     const double mean = static_cast<double>(input_.mask.area()) / input_.cp_size();
     prediction.balance = mean > 0 ? largest_area / mean : 1;
   }
@@ -245,7 +242,7 @@ class NodeSim {
   std::vector<RankNeeds> ranks_;
   NodeRows rows_;
   NodeTraffic traffic_;
-  double margin_ = 1;  // of attention, from which transfers between nodes take multiprocessors
+  double margin_ = 1;                 // of attention, from which transfers between nodes take multiprocessors
   std::vector<int64_t> received_;     // [ranks], on all ways
   std::vector<int64_t> sent_inside_;  // [ranks]: to own node, as owner or relay
 };

@@ -126,8 +126,7 @@ struct TangramSim {
       prediction.between_bytes += 2 * cast.between.bytes + grads.between.bytes;
       prediction.max_rank_bytes = std::max(prediction.max_rank_bytes, 2 * cast.bytes() + grads.bytes());
       const double crossing = std::max(rows.between.bytes, sent[static_cast<size_t>(r)].between.bytes);
-      prediction.busiest_card_bytes =
-          std::max(prediction.busiest_card_bytes, crossing * (2 * cast_bytes + grad_bytes));
+      prediction.busiest_card_bytes = std::max(prediction.busiest_card_bytes, crossing * (2 * cast_bytes + grad_bytes));
       prediction.peak_bytes = std::max(prediction.peak_bytes, static_cast<double>(sketch.peak_bytes(needs)));
       largest_area = std::max(largest_area, count_work(needs.slices, input.machine.forward).area);
     }

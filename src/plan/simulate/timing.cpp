@@ -30,9 +30,7 @@ Transfer scaled(const Transfer& transfer, double bytes_factor) {
   return result;
 }
 
-double between_rate(const MachineModel& machine) {
-  return with_nodes({}, machine).between_bytes_per_s;
-}
+double between_rate(const MachineModel& machine) { return with_nodes({}, machine).between_bytes_per_s; }
 
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
   double inside_rate = machine.inside.bytes_per_s;

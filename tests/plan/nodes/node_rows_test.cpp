@@ -128,8 +128,7 @@ TEST(Rails, AreEvenedUpToTheLimitWithTheSameRows) {
       }
       std::vector<NodePiece> expected;
       for (const NodePiece& piece : rows[node]) {
-        if (!expected.empty() && expected.back().owner == piece.owner &&
-            expected.back().rows.end == piece.rows.begin) {
+        if (!expected.empty() && expected.back().owner == piece.owner && expected.back().rows.end == piece.rows.begin) {
           expected.back().rows.end = piece.rows.end;
         } else {
           expected.push_back(piece);

@@ -13,6 +13,7 @@
 #include <set>
 #include <vector>
 
+#include "plan/program/verify.hpp"
 #include "reference/cells.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -33,7 +34,8 @@ DistAttnConfig config_over(int num_nodes, int per_node) {
 Mask random_documents(std::mt19937& rng, int64_t rows) {
   std::vector<int64_t> borders{0};
   while (borders.back() < rows) {
-    borders.push_back(std::min(rows, borders.back() + 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(rows / 3))));
+    borders.push_back(
+        std::min(rows, borders.back() + 1 + static_cast<int64_t>(rng() % static_cast<uint64_t>(rows / 3))));
   }
   return varlen_mask(borders, true);
 }
@@ -173,6 +175,23 @@ TEST(NodeTables, HopsBringRowsToOtherRails) {
   EXPECT_EQ(traffic.total(), 3 * 256);
   EXPECT_LE(traffic.busiest(), 256);
   check(plan, AttnPass::kForward);
+}
+
+// Stages of rows that lie apart in the buffers.
+TEST(NodeTables, ProgramsOfTheirPlansComputeEveryCellOnce) {
+  std::mt19937 rng(9);
+  for (int n = 0; n < 12; ++n) {
+    DistAttnConfig config = config_over(2 + n % 3, 2);
+    config.overlap.num_stages_fwd = 1 + n % 4;
+    config.overlap.num_stages_bwd = 2 + n % 3;
+    config.overlap.keep_remote_kv = n % 2 == 0;
+    const Plan plan = make_plan(random_documents(rng, int64_t{32} * config.cp_size), config);
+    CallShape call = CallShape::with_results(config.heads.dtype, config.heads.dtype);
+    EXPECT_NO_THROW(verify(plan, call, step_programs(plan, call, kHostTarget, false))) << n;
+    ProgramTarget target;
+    target.forward_calls = target.backward_calls = KeyCalls::kAsTheyCome;
+    EXPECT_NO_THROW(verify(plan, call, step_programs(plan, call, target, false))) << n;
+  }
 }
 
 TEST(NodeTables, AreOnlyOfPlansOverSeveralNodes) {

@@ -258,8 +258,8 @@ TEST(Simulate, WhatCardsCarryIsWhatTablesSay) {
     received += rows_of(between.recvs) + rows_of(tables[r].inside.recvs) + rows_of(tables[r].forward.recvs);
     if (r % 2 == 1) continue;
     const NodeExchange& next = tables[r + 1].between;
-    busiest_pair = std::max({busiest_pair, rows_of(between.sends) + rows_of(next.sends),
-                             rows_of(between.recvs) + rows_of(next.recvs)});
+    busiest_pair = std::max(
+        {busiest_pair, rows_of(between.sends) + rows_of(next.sends), rows_of(between.recvs) + rows_of(next.recvs)});
   }
   ASSERT_GT(crossing, 0);
   const double bytes_per_row = 4096 + 4096 + 8192;
