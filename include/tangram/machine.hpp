@@ -81,6 +81,8 @@ inline constexpr HeadDimRate kHeadDimRates[] = {
 inline constexpr LinkModel kInside{390e9, 2.45e-6};
 /// Assumed: 400 Gbit/s a GPU.
 inline constexpr LinkModel kBetween{50e9, 10e-6};
+/// Assumed: blocks that NCCL takes on each rank for transfers between nodes.
+inline constexpr int kBetweenBlocks = 4;
 /// Blocks that NCCL takes, and what each of them moves.
 inline constexpr int kTransferBlocks = 24;
 inline constexpr double kTransferBlockBytesPerS = 11.5e9;
@@ -109,7 +111,12 @@ struct MachineModel {
   int ranks_per_node = 8;                ///< ranks further apart use `between`
   int devices_per_node = 8;              ///< ranks of a node beyond this many share devices
   LinkModel inside = h200::kInside;
-  LinkModel between = h200::kBetween;
+  LinkModel between = h200::kBetween;  ///< one network card
+  /// Network cards of a node, which its ranks share in order; 0: one for each rank.
+  int nics_per_node = 0;
+  /// What the network carries at once between nodes, as a share of the rates of all cards; 1: no bottleneck.
+  double spine = 1;
+  int between_sms = h200::kBetweenBlocks;            ///< workers that transfers between nodes take from kernels
   double stage_overhead_s = h200::kStageOverhead_s;  ///< of each further stage of a pass: launch, merge
   /// Rows of a rank that are copied or added during a step, read plus written.
   double memory_bytes_per_s = h200::kRowBytesPerS;
@@ -142,12 +149,21 @@ struct CostModel {
   /// Both rates hold for the class whose factors are 1 (of H200 nodes: head dim 128), and times its factors for any
   /// other; empty: for all head dims.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
+  /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n. 0, or at least cp_size: all ranks are one node,
+  /// and the fields below say nothing.
+  int ranks_per_node = 0;
+  double between_bytes_per_s = h200::kBetween.bytes_per_s;  ///< between nodes, per rank and direction
+  double between_message_s = h200::kBetween.latency_s;      ///< fixed cost of one message between nodes
+  int between_sms = h200::kBetweenBlocks;  ///< of `sms`, taken from attention in passes with transfers between nodes
+  int sms = h200::kMultiprocessors;        ///< multiprocessors of a rank
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
 };
 
 /// The flat constants that the planner compares with. Rates are those of a causal mask of 16,384 rows and 64 heads,
-/// what a rank often has, to three digits.
+/// what a rank often has, to three digits. All ranks are one node; see with_nodes.
 CostModel cost_model_of(const MachineModel& machine);
+/// The same, for ranks on several nodes: those of the machine, and what a rank has of its node's network cards.
+CostModel with_nodes(const CostModel& cost, const MachineModel& machine);
 
 }  // namespace tangram

@@ -30,7 +30,9 @@ struct StrategyPrediction {
   /// Received over all ranks.
   double forward_bytes = 0;
   double backward_bytes = 0;
-  double between_bytes = 0;   ///< the part that crosses nodes, both passes
+  double between_bytes = 0;  ///< the part that crosses nodes, both passes
+  /// Of the network card that sends or receives most, both passes; of Tangram's own plans, else 0.
+  double busiest_card_bytes = 0;
   double max_rank_bytes = 0;  ///< largest of one rank, both passes
   int64_t kv_rows_moved = 0;  ///< K/V rows in the forward pass, where K/V is what moves; else 0
   double peak_bytes = 0;      ///< memory of the rank that needs most, equal to Plan::peak_bytes of the same plan

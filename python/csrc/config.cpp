@@ -44,9 +44,11 @@ std::string repr(const CostModel& c) {
   for (const HeadDimRate& rate : c.head_dim_rates) rates += (rates.empty() ? "" : ", ") + repr(rate);
   return fmt::format(
       "CostModel(forward_flops_per_s={}, backward_flops_per_s={}, link_bytes_per_s={}, copy_latency_s={}, "
-      "stage_overhead_s={}, tile_rows={}, memory_bytes_per_s={}, backward_key_row_s={}, head_dim_rates=[{}])",
+      "stage_overhead_s={}, tile_rows={}, memory_bytes_per_s={}, backward_key_row_s={}, head_dim_rates=[{}], "
+      "ranks_per_node={}, between_bytes_per_s={}, between_message_s={}, between_sms={}, sms={})",
       c.forward_flops_per_s, c.backward_flops_per_s, c.link_bytes_per_s, c.copy_latency_s, c.stage_overhead_s,
-      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s, rates);
+      c.tile_rows, c.memory_bytes_per_s, c.backward_key_row_s, rates, c.ranks_per_node, c.between_bytes_per_s,
+      c.between_message_s, c.between_sms, c.sms);
 }
 std::string repr(const MovementConfig& c) {
   return fmt::format("MovementConfig(algorithm='{}', head_groups={})", to_string(c.algorithm), c.head_groups);
@@ -223,11 +225,13 @@ void bind_parts(nb::module_& m) {
           "__init__",
           [](CostModel* self, nb::handle forward, nb::handle backward, nb::handle link, nb::handle copy,
              nb::handle stage, nb::handle tile, nb::handle memory, nb::handle key_row, nb::handle rates,
+             nb::handle per_node, nb::handle between, nb::handle message, nb::handle between_sms, nb::handle sms,
              const nb::kwargs& rest) {
             constexpr const char* kName = "CostModel";
             refuse_unknown(rest, kName,
                            "forward_flops_per_s, backward_flops_per_s, link_bytes_per_s, copy_latency_s, "
-                           "stage_overhead_s, tile_rows, memory_bytes_per_s, backward_key_row_s, head_dim_rates");
+                           "stage_overhead_s, tile_rows, memory_bytes_per_s, backward_key_row_s, head_dim_rates, "
+                           "ranks_per_node, between_bytes_per_s, between_message_s, between_sms, sms");
             const auto number = [](nb::handle value, const char* name) {
               return field<double>(value, kName, name, "a number");
             };
@@ -239,7 +243,12 @@ void bind_parts(nb::module_& m) {
                                  whole(tile, kName, "tile_rows"),
                                  number(memory, "memory_bytes_per_s"),
                                  number(key_row, "backward_key_row_s"),
-                                 field<std::vector<HeadDimRate>>(rates, kName, "head_dim_rates", "HeadDimRates")};
+                                 field<std::vector<HeadDimRate>>(rates, kName, "head_dim_rates", "HeadDimRates"),
+                                 small(per_node, kName, "ranks_per_node"),
+                                 number(between, "between_bytes_per_s"),
+                                 number(message, "between_message_s"),
+                                 small(between_sms, kName, "between_sms"),
+                                 small(sms, kName, "sms")};
           },
           "forward_flops_per_s"_a.none() = defaults.forward_flops_per_s,
           "backward_flops_per_s"_a.none() = defaults.backward_flops_per_s,
@@ -247,17 +256,26 @@ void bind_parts(nb::module_& m) {
           "stage_overhead_s"_a.none() = defaults.stage_overhead_s, "tile_rows"_a.none() = defaults.tile_rows,
           "memory_bytes_per_s"_a.none() = defaults.memory_bytes_per_s,
           "backward_key_row_s"_a.none() = defaults.backward_key_row_s,
-          "head_dim_rates"_a.none() = defaults.head_dim_rates, "rest"_a,
+          "head_dim_rates"_a.none() = defaults.head_dim_rates, "ranks_per_node"_a.none() = defaults.ranks_per_node,
+          "between_bytes_per_s"_a.none() = defaults.between_bytes_per_s,
+          "between_message_s"_a.none() = defaults.between_message_s, "between_sms"_a.none() = defaults.between_sms,
+          "sms"_a.none() = defaults.sms, "rest"_a,
           nb::sig("def __init__(self, forward_flops_per_s: float = ..., backward_flops_per_s: float = ..., "
                   "link_bytes_per_s: float = ..., copy_latency_s: float = ..., stage_overhead_s: float = ..., "
                   "tile_rows: int = ..., memory_bytes_per_s: float = ..., backward_key_row_s: float = ..., "
-                  "head_dim_rates: collections.abc.Sequence[HeadDimRate] = ...) -> None"),
+                  "head_dim_rates: collections.abc.Sequence[HeadDimRate] = ..., ranks_per_node: int = ..., "
+                  "between_bytes_per_s: float = ..., between_message_s: float = ..., between_sms: int = ..., "
+                  "sms: int = ...) -> None"),
           "forward_flops_per_s and backward_flops_per_s: attention by visible area, of the class of head dims whose "
           "factors in head_dim_rates are 1 (by default 128); of others times their factors. An empty list: the same "
           "rates for all head dims. link_bytes_per_s: of a rank, each way. copy_latency_s: of a contiguous copy. "
           "stage_overhead_s: of a further stage. tile_rows: query rows of a kernel tile. memory_bytes_per_s: rows that "
           "are copied or added, read plus written. backward_key_row_s: of a key row of another rank, for each query "
-          "head. The planner raises InvalidArgument for rates that are not positive and negative times.")
+          "head. ranks_per_node: 0, or at least cp_size, if all ranks are on one node; else a divisor of cp_size, and "
+          "the "
+          "planner assigns rows to nodes first. Between nodes: between_bytes_per_s of a rank, each way; "
+          "between_message_s of a message; between_sms of its sms multiprocessors, which transfers take from "
+          "attention. The planner raises InvalidArgument for rates that are not positive and negative times.")
       .def_ro("forward_flops_per_s", &CostModel::forward_flops_per_s)
       .def_ro("backward_flops_per_s", &CostModel::backward_flops_per_s)
       .def_ro("link_bytes_per_s", &CostModel::link_bytes_per_s)
@@ -266,7 +284,12 @@ void bind_parts(nb::module_& m) {
       .def_ro("tile_rows", &CostModel::tile_rows)
       .def_ro("memory_bytes_per_s", &CostModel::memory_bytes_per_s)
       .def_ro("backward_key_row_s", &CostModel::backward_key_row_s)
-      .def_ro("head_dim_rates", &CostModel::head_dim_rates);
+      .def_ro("head_dim_rates", &CostModel::head_dim_rates)
+      .def_ro("ranks_per_node", &CostModel::ranks_per_node)
+      .def_ro("between_bytes_per_s", &CostModel::between_bytes_per_s)
+      .def_ro("between_message_s", &CostModel::between_message_s)
+      .def_ro("between_sms", &CostModel::between_sms)
+      .def_ro("sms", &CostModel::sms);
   finish(cost);
 }
 

@@ -224,6 +224,14 @@ DistAttnConfig make_config(const DistOptions& options) {
   const bool names_machine =
       !options.machine.empty() || !options.machine_backend.empty() || !options.machine_transport.empty();
   if (names_machine) config.cost = cost_model_of(load_machine(options, heads));
+  if (options.ranks_per_node > 0) {
+    require(config.cp_size % options.ranks_per_node == 0,
+            "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
+            config.cp_size);
+    MachineModel machine = load_machine(options, heads);
+    machine.ranks_per_node = static_cast<int>(options.ranks_per_node);
+    config.cost = with_nodes(config.cost, machine);
+  }
   return config;
 }
 

@@ -58,6 +58,7 @@ struct DistOptions {
   int64_t head_groups = 0;  // 0: chosen
   std::string dtype = "float32";
   bool has_dtype = false;         // given, so that --gpus keeps it
+  int64_t ranks_per_node = 0;     // 0: one node
   std::string machine;            // file of constants; empty: those of H200 nodes
   std::string machine_backend;    // which kernels of the file; empty: the first
   std::string machine_transport;  // which links of the file; empty: the first

@@ -10,6 +10,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "cli/node_summary.hpp"
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
 #include "plan/dispatch.hpp"
@@ -211,7 +212,9 @@ PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions
 }
 
 std::string constants_text(const DistAttnConfig& config) {
-  return config.cost == CostModel{} ? "times are those of H200 nodes, --machine FILE takes the constants of others"
+  CostModel of_one_node = config.cost;
+  of_one_node.ranks_per_node = 0;
+  return of_one_node == CostModel{} ? "times are those of H200 nodes, --machine FILE takes the constants of others"
                                     : "times are those of the machine that --machine describes";
 }
 
@@ -374,6 +377,10 @@ std::string plan_text(const PlanSummary& summary) {
   add("Ulysses (same bytes)", summary.ulysses_rows);
   text += "\n";
   text += moved.text();
+  if (has_node_summary(plan)) {
+    text += "\n";
+    text += nodes_text(plan);
+  }
   return text + predicted + candidates_text(plan);
 }
 
@@ -435,6 +442,7 @@ nlohmann::json plan_json(const PlanSummary& summary) {
     other["forward_bytes"] = traffic.forward_bytes;
     other["backward_bytes"] = traffic.backward_bytes;
   }
+  if (has_node_summary(plan)) json["nodes"] = nodes_json(plan);
   if (json.contains("rows_sent") && summary.rows_sent.empty()) json["rows_sent"] = nullptr;
   for (const StrategyCandidate& candidate : plan.candidates) {
     nlohmann::json entry{{"strategy", std::string(to_string(candidate.strategy.name))},

@@ -80,6 +80,11 @@ Verb add_plan_verb(CLI::App& app) {
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);
   add_strategy_options(*verb, options->dist);
+  require_whole_number(*verb->add_option("--ranks-per-node", options->dist.ranks_per_node,
+                                         "ranks of a node, where there are several (default: all are one node)")
+                            ->type_name("N")
+                            ->group("Distribution"),
+                       1, 1 << 16);
   add_output_options(*verb, options->output);
   verb->add_option("--save-plan", options->save_plan, "write the whole plan as JSON")
       ->type_name("FILE")
@@ -99,6 +104,7 @@ Verb add_plan_verb(CLI::App& app) {
           {"tangram plan --family causal --seqlen 131072 --cp-size 8",
            "tangram plan --family causal --seqlen 131072 --cp-size 8 --strategy ring --program 0",
            "tangram plan --total-seqlen 131072 --seed 1 --cp-size 8 --html report.html",
+           "tangram plan --total-seqlen 524288 --cp-size 64 --ranks-per-node 8",
            "tangram plan --mask mask.json --cp-size 4 --strategy auto"}};
 }
 

@@ -41,6 +41,9 @@ struct SimulateVerbOptions {
   std::string engine;
   int64_t comm_workers = -1;
   int64_t ranks_per_node = -1;
+  std::string nodes;
+  int64_t nics = 0;
+  double spine = 1;
   bool json = false;
   bool csv = false;
   std::string html;
@@ -57,7 +60,18 @@ struct Point {
   std::vector<StrategyPrediction> predictions;
 };
 
-std::vector<int> cp_sizes_of(const SimulateVerbOptions& options) {
+std::vector<int> cp_sizes_of(const SimulateVerbOptions& options, const MachineModel& machine) {
+  if (!options.nodes.empty()) {
+    std::vector<int> sizes;
+    for (const int64_t count : parse_number_list(options.nodes, "--nodes")) {
+      require(1 <= count && count <= (1 << 16) / machine.ranks_per_node, "--nodes: must lie in [1, {}] (got {})",
+              (1 << 16) / machine.ranks_per_node, count);
+      sizes.push_back(static_cast<int>(count) * machine.ranks_per_node);
+    }
+    require(!sizes.empty(), "--nodes: must name at least one number of nodes");
+    std::sort(sizes.begin(), sizes.end());
+    return sizes;
+  }
   if (options.cp_sizes.empty()) return {static_cast<int>(options.dist.cp_size)};
   std::vector<int> sizes;
   for (const int64_t size : parse_number_list(options.cp_sizes, "--cp-sizes")) {
@@ -109,6 +123,12 @@ MachineModel machine_of(const SimulateVerbOptions& options, const HeadConfig& he
     machine.ranks_per_node = static_cast<int>(options.ranks_per_node);
     machine.devices_per_node = static_cast<int>(options.ranks_per_node);
   }
+  const bool is_one_node = machine.ranks_per_node > 1 << 16;
+  require(!is_one_node || (options.nodes.empty() && options.nics == 0 && options.spine == 1),
+          "--nodes, --nics, --spine: the machine has one node; give --ranks-per-node, or a machine with a network");
+  machine.nics_per_node = static_cast<int>(options.nics);
+  require(options.spine > 0 && options.spine <= 1, "--spine: must lie in (0, 1] (got {})", options.spine);
+  machine.spine = options.spine;
   return machine;
 }
 
@@ -169,25 +189,26 @@ std::string points_text(const std::vector<Point>& points, const MachineModel& ma
                                  machine.ranks_per_node > 1 << 16 ? "all" : fmt::format("{}", machine.ranks_per_node),
                                  to_string(machine.engine), machine.kernels);
   text += "predicted by a cost model, not measured\n";
-  bool has_hierarchical = false;
+  bool has_hierarchical = false, has_nodes = false;
   for (const Point& point : points) {
     text += fmt::format("\n{}: {} tokens over {} rank{}\n", point.mask_name, with_commas(point.seqlen_q),
                         with_commas(point.cp_size), point.cp_size == 1 ? "" : "s");
-    TextTable table(
-        {"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes", "memory"});
+    TextTable table({"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes",
+                     "busiest card", "memory"});
     std::string remarks;
     for (const StrategyPrediction& p : point.predictions) {
       has_hierarchical = has_hierarchical || p.strategy == "tangram_hierarchical";
+      has_nodes = has_nodes || p.strategy == "tangram_nodes" || p.busiest_card_bytes > 0;
       if (const std::string said = remark(p, machine); !said.empty())
         remarks += wrapped(fmt::format("  {}:", p.strategy), said);
       if (!p.infeasible.empty()) {
-        table.add({p.strategy, "–", "–", "–", "–", "–", "–", "–", "–"});
+        table.add({p.strategy, "–", "–", "–", "–", "–", "–", "–", "–", "–"});
         continue;
       }
       table.add({p.strategy, seconds_text(p.step_s()), seconds_text(p.forward_s), seconds_text(p.backward_s),
                  seconds_text(p.exposed_s), fmt::format("{:.1f} %", 100 * efficiency(point, p)),
                  bytes_text((p.forward_bytes + p.backward_bytes) / point.cp_size), bytes_text(p.between_bytes),
-                 bytes_text(p.peak_bytes)});
+                 p.busiest_card_bytes > 0 ? bytes_text(p.busiest_card_bytes) : "–", bytes_text(p.peak_bytes)});
     }
     text += table.text() + remarks;
   }
@@ -196,6 +217,11 @@ std::string points_text(const std::vector<Point>& points, const MachineModel& ma
       "received: by a rank, on average; memory: of the rank that needs most\n";
   if (has_hierarchical) {
     text += "tangram_hierarchical: tangram whose rows cross to each node once and are handed on inside it\n";
+  }
+  if (has_nodes) {
+    text +=
+        "tangram_nodes: the same, of a plan that knows nodes, its rows spread over the rails of a node\n"
+        "busiest card: sent or received by one network card, counted for Tangram's own plans\n";
   }
   return text;
 }
@@ -216,6 +242,7 @@ nlohmann::json points_json(const std::vector<Point>& points, const MachineModel&
                       {"forward_bytes", p.forward_bytes},
                       {"backward_bytes", p.backward_bytes},
                       {"between_bytes", p.between_bytes},
+                      {"busiest_card_bytes", p.busiest_card_bytes},
                       {"max_rank_bytes", p.max_rank_bytes},
                       {"kv_rows_moved", p.kv_rows_moved},
                       {"peak_bytes", p.peak_bytes},
@@ -246,6 +273,7 @@ std::string points_csv(const std::vector<Point>& points, const MachineModel& mac
       csv.add(context, "forward_traffic", "bytes", p.forward_bytes);
       csv.add(context, "backward_traffic", "bytes", p.backward_bytes);
       csv.add(context, "between_traffic", "bytes", p.between_bytes);
+      if (p.busiest_card_bytes > 0) csv.add(context, "busiest_card_traffic", "bytes", p.busiest_card_bytes);
       csv.add(context, "peak_memory", "bytes", p.peak_bytes);
       csv.add(context, "balance", "1", p.balance);
     }
@@ -297,10 +325,10 @@ int simulate_main(const SimulateVerbOptions& options) {
           "--rows-per-rank: must be positive (got {})", options.rows_per_rank);
   require(options.rows_per_rank == -1 || (options.mask.seqlen == -1 && options.mask.total_seqlen == -1),
           "--rows-per-rank: cannot be combined with --seqlen or --total-seqlen");
-  const std::vector<int> cp_sizes = cp_sizes_of(options);
   const std::vector<std::string> strategies = strategies_of(options.strategies);
   const HeadConfig heads = make_config(options.dist).heads;
   const MachineModel machine = machine_of(options, heads);
+  const std::vector<int> cp_sizes = cp_sizes_of(options, machine);
   require_writable({{"--svg", options.svg}, {"--html", options.html}});
   std::vector<Point> points;
   {
@@ -337,9 +365,10 @@ Verb add_simulate_verb(CLI::App& app) {
   verb->add_option("--rows-per-rank", options->rows_per_rank, "grow the sequence with the ranks, instead of --seqlen")
       ->type_name("N")
       ->group(group);
-  verb->add_option("--strategies,--strategy", options->strategies,
-                   "all, or of tangram, tangram_hierarchical, ring, ulysses, all_gather, hcms, usp, loong_train, "
-                   "hybrid_cp, and auto: what plans would choose")
+  verb->add_option(
+          "--strategies,--strategy", options->strategies,
+          "all, or of tangram, tangram_hierarchical, tangram_nodes, ring, ulysses, all_gather, hcms, usp, loong_train, "
+          "hybrid_cp, and auto: what plans would choose")
       ->type_name("LIST")
       ->group(group);
   verb->add_option("--engine", options->engine, "what moves rows inside a node: copy_engine, workers, host_threads")
@@ -351,6 +380,20 @@ Verb add_simulate_verb(CLI::App& app) {
   verb->add_option("--ranks-per-node", options->ranks_per_node, "devices of a node (default: the machine's)")
       ->type_name("N")
       ->group(group);
+  verb->add_option("--nodes", options->nodes, "numbers of nodes, e.g. 1,8,64, instead of numbers of ranks")
+      ->type_name("LIST")
+      ->excludes(verb->get_option("--cp-sizes"))
+      ->excludes(verb->get_option("--cp-size"))
+      ->group(group);
+  require_whole_number(
+      *verb->add_option("--nics", options->nics, "network cards of a node, shared by its ranks (default: one for each)")
+           ->type_name("N")
+           ->group(group),
+      1, 1 << 16);
+  verb->add_option("--spine", options->spine,
+                   "what the network carries between nodes at once, as a share of all cards' rates (default 1)")
+      ->type_name("SHARE")
+      ->group(group);
   verb->add_flag("--json", options->json, "print JSON instead of text")->group("Output");
   verb->add_flag("--csv", options->csv, "print figures as CSV, as bench does")->group("Output");
   verb->add_option("--html", options->html, "also write a page with plots")->type_name("FILE")->group("Output");
@@ -358,6 +401,7 @@ Verb add_simulate_verb(CLI::App& app) {
   return {verb,
           [options] { return simulate_main(*options); },
           {"tangram simulate --family causal --rows-per-rank 8192 --cp-sizes 8,64,512",
+           "tangram simulate --rows-per-rank 8192 --nodes 1,8,64 --strategies tangram,tangram_nodes",
            "tangram simulate --total-seqlen 1048576 --cp-sizes 64 --strategies tangram,usp,ring --html plots.html"}};
 }
 

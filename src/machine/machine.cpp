@@ -3,6 +3,7 @@
 
 #include "tangram/machine.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "machine/head_dim_rates.hpp"
@@ -37,6 +38,20 @@ CostModel cost_model_of(const MachineModel& machine) {
                                     ? machine.backward.item_s / machine.backward.item_rows / machine.workers
                                     : 0,
           .head_dim_rates = machine.head_dim_rates};
+}
+
+CostModel with_nodes(const CostModel& cost, const MachineModel& machine) {
+  CostModel result = cost;
+  result.ranks_per_node = machine.ranks_per_node;
+  const double cards =
+      machine.nics_per_node > 0 ? static_cast<double>(machine.nics_per_node) / machine.ranks_per_node : 1;
+  result.between_bytes_per_s = machine.between.bytes_per_s * cards * machine.spine;
+  result.between_message_s = machine.between.latency_s;
+  // Where host threads transfer, multiprocessors have no part in it.
+  const bool takes_sms = machine.engine != CommEngine::kHostThreads;
+  result.between_sms = takes_sms ? std::min(machine.between_sms, machine.workers - 1) : 0;
+  result.sms = machine.workers;
+  return result;
 }
 
 }  // namespace tangram

@@ -50,6 +50,10 @@ void validate_machine(const MachineModel& machine, std::string_view function) {
   check.positive(machine.between.bytes_per_s, "between.bytes_per_s");
   check.not_negative(machine.inside.latency_s, "inside.latency_s");
   check.not_negative(machine.between.latency_s, "between.latency_s");
+  check.not_negative(machine.nics_per_node, "nics_per_node");
+  require(machine.spine > 0 && machine.spine <= 1, "{}: machine.spine must lie in (0, 1] (got {})", function,
+          machine.spine);
+  check.not_negative(machine.between_sms, "between_sms");
   check.not_negative(machine.stage_overhead_s, "stage_overhead_s");
   check.positive(machine.memory_bytes_per_s, "memory_bytes_per_s");
   if (machine.engine != CommEngine::kWorkers) return;

@@ -12,6 +12,8 @@
 #include "core/require.hpp"
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
+#include "plan/nodes/dispatch_nodes.hpp"
+#include "plan/nodes/node_rows.hpp"
 #include "plan/runs.hpp"
 
 namespace tangram {
@@ -122,6 +124,30 @@ Dispatch coarsened(const Dispatch& dispatch) {
   return result;
 }
 
+namespace {
+
+// Seconds that the network card of each rank takes for a step, with one message from each node to each other on a rail.
+std::vector<double> rail_seconds(const DistAttnConfig& config, const std::vector<std::vector<Range>>& needed,
+                                 const std::vector<OwnedRun>& runs, int64_t row_bytes, int num_transfers) {
+  const NodeShape nodes = node_shape(config);
+  NodeRows rows = node_rows(needed, runs, nodes);
+  even_rails(rows, nodes);
+  const NodeTraffic traffic = traffic_of(rows, nodes);
+  std::vector<double> seconds;
+  for (size_t r = 0; r < traffic.sent.size(); ++r) {
+    const int64_t most = std::max(traffic.sent[r], traffic.received[r]);
+    seconds.push_back(static_cast<double>(most) * static_cast<double>(row_bytes) / config.cost.between_bytes_per_s +
+                      num_transfers * config.cost.between_message_s * traffic.messages[r]);
+  }
+  return seconds;
+}
+
+void take_slower(std::vector<double>& seconds, const std::vector<double>& others) {
+  for (size_t i = 0; i < seconds.size(); ++i) seconds[i] = std::max(seconds[i], others[i]);
+}
+
+}  // namespace
+
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch) {
   const std::vector<OwnedRun> runs = owned_runs(dispatch);
   std::vector<RankView> views(static_cast<size_t>(dispatch.cp_size));
@@ -132,8 +158,7 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   });
   DispatchCost cost;
   int64_t max_area = 0;
-  double transfers_s = 0;
-  double longest_transfer_s = 0;
+  std::vector<double> transfer_s(views.size());
   // Of a step: K/V come in both passes, and gradients go back.
   constexpr int kNumTransfers = 3;
   const int64_t row_bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
@@ -156,11 +181,16 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
       }
     }
     max_area = std::max(max_area, view.area);
-    const double transfer_s = transfer_seconds(config.cost, rows, row_bytes, kNumTransfers * num_copies);
-    transfers_s += transfer_s;
-    longest_transfer_s = std::max(longest_transfer_s, transfer_s);
+    transfer_s[static_cast<size_t>(r)] = transfer_seconds(config.cost, rows, row_bytes, kNumTransfers * num_copies);
     cost.remote_rows += rows;
   }
+  if (has_nodes(config)) {
+    std::vector<std::vector<Range>> needed;
+    for (RankView& view : views) needed.push_back(std::move(view.keys));
+    take_slower(transfer_s, rail_seconds(config, needed, runs, row_bytes, kNumTransfers));
+  }
+  const double transfers_s = std::accumulate(transfer_s.begin(), transfer_s.end(), 0.0);
+  const double longest_transfer_s = *std::max_element(transfer_s.begin(), transfer_s.end());
   const double mean_area = static_cast<double>(mask.area()) / dispatch.cp_size;
   cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
   const double slowest_s = step_seconds(config, max_area, 0);
@@ -178,6 +208,8 @@ std::string unbalanced_because(const Plan& plan) {
 
 ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) {
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
+  const bool may_know_nodes = algorithm == DispatchAlgorithm::kAuto || algorithm == DispatchAlgorithm::kTangram;
+  if (may_know_nodes && has_nodes(config) && mask.is_self_attention()) return dispatch_over_nodes(mask, config);
   if (algorithm == DispatchAlgorithm::kTangram) return {algorithm, dispatch_tangram(mask, config)};
   if (algorithm != DispatchAlgorithm::kAuto) return {algorithm, classic_dispatch(mask, config)};
   // Algorithms that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,

@@ -55,6 +55,22 @@ struct DispatchCost {
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch);
 
 /// Ours. See docs/design/dispatch.md.
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config);
+/// `share_of_work`: of the usual search.
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, double share_of_work = 1);
+
+/// Rows and areas up to so much above the mean count as balanced.
+double balance_tolerance(int64_t rows_per_rank);
+
+/// Rows of a node, to be dispatched to its ranks.
+struct NodeDispatch {
+  /// What the rows see, rows numbered through the node; keys are global.
+  const Mask& mask;
+  /// The part of it that the node's own keys are, numbered as its rows are.
+  std::span<const AttnSlice> own_keys;
+  double tolerance = 0;  ///< of areas
+  int64_t max_work = 0;  ///< of the search, in nanoseconds
+};
+/// The same for the rows of a node, by one short search: what its ranks lack of each other costs little.
+Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& config);
 
 }  // namespace tangram

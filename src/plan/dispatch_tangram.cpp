@@ -100,13 +100,6 @@ void renumber(std::vector<RankRun>& map, int cp_size) {
   }
 }
 
-// How far above the mean a rank's area may be without a price. The longer the shards, the less a percent of area can
-// hide behind rounding to tiles.
-double balance_tolerance(int64_t rows_per_rank) {
-  constexpr int64_t kLongShard = 32 * 1024;
-  return rows_per_rank >= kLongShard ? 0.0048 : 0.0095;
-}
-
 struct Candidate {
   std::vector<RankRun> map;
   Refiner::Score score;
@@ -281,7 +274,7 @@ bool has_equal_rows(const std::vector<RankRun>& map, int cp_size) {
 
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
 Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size, bool may_change,
-                         double& overload) {
+                         double share_of_work, double& overload) {
   const int cp_size = config.cp_size;
   const PackProblem problem = make_pack_problem(mask.slices(), chunk_size, mask.seqlen_q() / chunk_size, cp_size);
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
@@ -307,7 +300,8 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const Candidate& first = candidates.front();
   const bool is_final = is_connected && !shares_prefixes && first.score.overload == 0;
   if (cp_size > 1 && (!is_final || !has_equal_rows(first.map, cp_size))) {
-    const double work = static_cast<double>(search_work(mask, config)) * (shares_prefixes ? kWorkOfPrefixes : 1);
+    const double work =
+        static_cast<double>(search_work(mask, config)) * (shares_prefixes ? kWorkOfPrefixes : 1) * share_of_work;
     improve(candidates, refiner, mask, config, tolerance, is_connected, work);
   }
   Candidate& best = candidates.front();
@@ -335,11 +329,17 @@ std::optional<Dispatch> assigned_pack(const Mask& mask, const DistAttnConfig& co
 
 }  // namespace
 
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
+// The longer the shards, the less a percent of area can hide behind rounding to tiles.
+double balance_tolerance(int64_t rows_per_rank) {
+  constexpr int64_t kLongShard = 32 * 1024;
+  return rows_per_rank >= kLongShard ? 0.0048 : 0.0095;
+}
+
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, double share_of_work) {
   if (auto assigned = assigned_pack(mask, config)) return *std::move(assigned);
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
-    return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, overload);
+    return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, share_of_work, overload);
   }
   // The coarsest chunks that balance; long shards need no fine ones.
   constexpr int64_t kCoarsest = 512;
@@ -360,17 +360,71 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config) {
            kMaxShareOfChunk * balance_tolerance(rows) * mean;
   };
   while (chunk_size > kFinest && chunk_size % 2 == 0 && too_heavy()) chunk_size /= 2;
-  Dispatch best = dispatch_chunks(mask, config, chunk_size, true, overload);
+  Dispatch best = dispatch_chunks(mask, config, chunk_size, true, share_of_work, overload);
   const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
   while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {
     chunk_size /= 2;
     double finer_overload = 0;
-    Dispatch finer = dispatch_chunks(mask, config, chunk_size, true, finer_overload);
+    Dispatch finer = dispatch_chunks(mask, config, chunk_size, true, share_of_work, finer_overload);
     if (finer_overload >= overload) continue;
     best = std::move(finer);
     overload = finer_overload;
   }
   return best;
+}
+
+Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& config) {
+  const int cp_size = config.cp_size;
+  const int64_t num_rows = node.mask.seqlen_q();
+  const int64_t rows_per_rank = num_rows / cp_size;
+  const bool may_change = config.dispatch.chunk_size == 0;
+  const bool shares_prefixes = has_shared_prefixes(node.mask);
+  const int64_t finest = may_change ? finest_chunk_size(rows_per_rank) : config.dispatch.chunk_size;
+  PackProblem problem = make_pack_problem(node.mask.slices(), finest, num_rows / finest, cp_size);
+  const bool is_one_block = problem.blocks.size() == 1;
+  const bool is_refined = may_change && !is_one_block && !shares_prefixes;
+  const int64_t fine = is_refined ? search_chunk_size(node.mask, finest) : finest;
+  Refiner refiner(node.mask.slices(), node.own_keys, fine, num_rows / fine, cp_size,
+                  may_change ? cut_cost(config) : CutCost{});
+  std::vector<Candidate> candidates;
+  const auto add = [&](const std::vector<int>& ranks, int64_t chunk_size) {
+    // Borders stay where they are, unlike in refined(): ranks have equally many rows.
+    const int parts = static_cast<int>(chunk_size / fine);
+    std::vector<RankRun> map;
+    for (int c = 0; c < static_cast<int>(ranks.size()); ++c) {
+      const int rank = ranks[static_cast<size_t>(c)];
+      if (map.empty() || map.back().rank != rank) map.push_back({c * parts, 0, rank});
+      map.back().end = (c + 1) * parts;
+    }
+    candidates.push_back({std::move(map), {}});
+    candidates.back().score = refiner.score(candidates.back().map, node.tolerance);
+  };
+  if (shares_prefixes) add(pair_by_area(problem.areas, cp_size), finest);
+  add(dispatch_sequential(problem.num_chunks(), cp_size), finest);
+  // Short chunks balance at once, at the price of cuts inside of tiles.
+  for (int64_t chunk_size = finest; chunk_size >= fine && chunk_size >= finest / 8; chunk_size /= 8) {
+    if (chunk_size < finest) {
+      problem = make_pack_problem(node.mask.slices(), chunk_size, num_rows / chunk_size, cp_size);
+    }
+    add(pack(problem, {std::max(1, problem.per_rank() / 32), 0}), chunk_size);
+    if (candidates.back().score.overload == 0) break;
+  }
+  const auto is_better = [](const Candidate& a, const Candidate& b) {
+    return std::pair(a.score.overload, a.score.remote_rows) < std::pair(b.score.overload, b.score.remote_rows);
+  };
+  std::swap(candidates.front(), *std::min_element(candidates.begin(), candidates.end(), is_better));
+  Candidate& best = candidates.front();
+  const bool is_final = is_one_block && best.score.overload == 0;
+  constexpr int kMostSearches = 4;
+  constexpr int64_t kTimesMore = 3;       // from one to the next, where areas are still
+  constexpr double kAboveLimit = 0.0005;  // above their limit, in mean areas
+  int64_t work = node.max_work;
+  for (int n = 0; n < kMostSearches && (!is_final || !has_equal_rows(best.map, cp_size)); ++n, work *= kTimesMore) {
+    if (n > 0 && best.score.overload <= kAboveLimit) break;
+    best.score = refiner.run(best.map, {.max_work = work, .tolerance = node.tolerance, .is_loose_at_first = false});
+  }
+  renumber(best.map, cp_size);
+  return to_dispatch(best.map, cp_size, fine, may_change);
 }
 
 }  // namespace tangram

@@ -13,6 +13,7 @@
 #include "plan/grid/documents.hpp"
 #include "plan/grid/grid.hpp"
 #include "plan/movement/movement.hpp"
+#include "plan/nodes/node_stages.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/runs.hpp"
 #include "plan/stages.hpp"
@@ -32,9 +33,7 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   plan.k_dispatch = std::move(k_dispatch);
   plan.ranks = make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch);
   const StageCounts counts = choose_stage_counts(config, plan.ranks);
-  for (int r = 0; r < config.cp_size; ++r) {
-    assign_stages(plan.ranks[static_cast<size_t>(r)], r, counts, config.overlap.keep_remote_kv);
-  }
+  assign_stages(plan.ranks, node_shape(config), counts, config.overlap.keep_remote_kv);
   build_stages(plan.ranks, counts, config.overlap.keep_remote_kv);
   plan.predicted = predict(config, plan.ranks);
   if (config.movement.algorithm != Movement::kKv) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/require.hpp"
+#include "plan/nodes/node_stages.hpp"
 #include "plan/rank_plan.hpp"
 #include "plan/stages.hpp"
 #include "plan/validate.hpp"
@@ -89,6 +90,12 @@ void check_consistent(Plan& plan) {
     return;
   }
   const StageCounts counts = check_stage_numbers(plan);
+  if (has_nodes(plan.config)) {
+    const NodeShape nodes = node_shape(plan.config);
+    const auto rows = node_rows(plan.ranks, nodes);
+    by_stage(rows, plan.ranks, nodes, AttnPass::kForward, counts.forward);
+    by_stage(rows, plan.ranks, nodes, AttnPass::kBackward, counts.backward);
+  }
   std::vector<RankPlan> expected = make_rank_plans(plan.mask, plan.q_dispatch, plan.k_dispatch);
   for (size_t r = 0; r < expected.size(); ++r) {
     require(without_stages(plan.ranks[r].segments) == expected[r].segments,

@@ -157,7 +157,7 @@ DistAttnConfig read_config(const JsonReader& in) {
   const JsonReader cost = in["cost"];
   cost.expect_keys(
       {"forward_flops_per_s", "backward_flops_per_s", "link_bytes_per_s", "copy_latency_s", "stage_overhead_s"},
-      {"tile_rows", "memory_bytes_per_s", "backward_key_row_s", "head_dim_rates"});
+      {"tile_rows", "memory_bytes_per_s", "backward_key_row_s", "head_dim_rates", "nodes"});
   config.cost = {cost["forward_flops_per_s"].number(), cost["backward_flops_per_s"].number(),
                  cost["link_bytes_per_s"].number(), cost["copy_latency_s"].number(), cost["stage_overhead_s"].number()};
   // Plans written by older versions omit parameters that had these values.
@@ -170,6 +170,15 @@ DistAttnConfig read_config(const JsonReader& in) {
       cost.has("backward_key_row_s") ? cost["backward_key_row_s"].number() : kBackwardKeyRow_s;
   config.cost.head_dim_rates.clear();  // as it was when they were left out: one rate for all head dims
   if (cost.has("head_dim_rates")) read(cost["head_dim_rates"], config.cost.head_dim_rates);
+  if (cost.has("nodes")) {
+    const JsonReader nodes = cost["nodes"];
+    nodes.expect_keys({"ranks_per_node", "between_bytes_per_s", "between_message_s", "between_sms", "sms"});
+    config.cost.ranks_per_node = nodes["ranks_per_node"].small();
+    config.cost.between_bytes_per_s = nodes["between_bytes_per_s"].number();
+    config.cost.between_message_s = nodes["between_message_s"].number();
+    config.cost.between_sms = nodes["between_sms"].small();
+    config.cost.sms = nodes["sms"].small();
+  }
   config.reduce_dtype = parse_dtype(in["reduce_dtype"].text());
   return config;
 }

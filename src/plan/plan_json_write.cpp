@@ -134,6 +134,13 @@ Json encode(const DistAttnConfig& config) {
   // Left out where they are as in plans from before there were others.
   if (config.strategy != StrategyConfig{}) json["strategy"] = encode(config.strategy);
   if (config.movement != MovementConfig{}) json["movement"] = encode(config.movement);
+  if (config.cost.ranks_per_node != 0) {
+    json["cost"]["nodes"] = {{"ranks_per_node", config.cost.ranks_per_node},
+                             {"between_bytes_per_s", config.cost.between_bytes_per_s},
+                             {"between_message_s", config.cost.between_message_s},
+                             {"between_sms", config.cost.between_sms},
+                             {"sms", config.cost.sms}};
+  }
   if (config.overlap.launch_order != LaunchOrder::kAuto) {
     json["overlap"]["launch_order"] = std::string(to_string(config.overlap.launch_order));
   }

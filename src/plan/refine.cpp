@@ -43,15 +43,15 @@ constexpr double kMostRows = 1e13;
 
 }  // namespace
 
-Refiner::Refiner(std::span<const AttnSlice> slices, bool is_self_attention, int64_t chunk_size, int64_t num_chunks,
-                 int cp_size, const CutCost& cuts)
+Refiner::Refiner(std::span<const AttnSlice> slices, std::span<const AttnSlice> keys, int64_t chunk_size,
+                 int64_t num_chunks, int cp_size, const CutCost& cuts)
     : cp_size_(cp_size),
       chunk_size_(chunk_size),
       per_rank_(num_chunks / cp_size),
       cuts_(cuts),
       tile_chunks_(static_cast<int>(std::max<int64_t>(1, cuts.tile_rows / chunk_size))),
       areas_(slices, num_chunks * chunk_size),
-      components_(is_self_attention ? slices : std::span<const AttnSlice>(), chunk_size, static_cast<int>(num_chunks)),
+      components_(keys, chunk_size, static_cast<int>(num_chunks)),
       list_(components_, areas_, chunk_size, cp_size),
       mean_area_(std::max<int64_t>(1, areas_.before(num_chunks * chunk_size) / cp_size)),
       share_of_chunk_(static_cast<double>(cp_size) / static_cast<double>(per_rank_)) {}
@@ -353,7 +353,7 @@ Refiner::Score Refiner::run(std::vector<RankRun>& map, const RefineOptions& opti
   const auto between = [](double first, double last, int step, int num_steps) {
     return first * std::pow(last / first, static_cast<double>(step) / (num_steps - 1));
   };
-  for (int i = 0; i < kNumPhases; ++i) {
+  for (int i = 0; options.is_loose_at_first && i < kNumPhases; ++i) {
     set_prices({between(kFirstPriceOfArea, kLastPriceOfArea, i, kNumPhases),
                 between(kFirstPriceOfRow, kLastPriceOfRow, i, kNumPhases)});
     search(static_cast<int64_t>(max_work * kShareOfPhases * (i + 1) / kNumPhases), options);

@@ -31,6 +31,8 @@ struct RefineOptions {
   double negligible_rows = 0;
   /// Spends up to 0.64 times the work in addition where areas are still above the tolerance in the end.
   bool mends = true;
+  /// Lets rows and areas leave their bounds cheaply at first. Otherwise what is balanced stays so.
+  bool is_loose_at_first = true;
 };
 
 /// What it costs to cut rows that see keys in common where no tile of the kernels ends.
@@ -44,9 +46,13 @@ struct CutCost {
 class Refiner {
  public:
   /// Slices of a mask with `num_chunks` chunks of query rows, canonical and sorted by first row, kept by reference.
-  /// Without self-attention only areas count.
-  Refiner(std::span<const AttnSlice> slices, bool is_self_attention, int64_t chunk_size, int64_t num_chunks,
+  /// `keys`: what of them lies between rows that are dispatched: all of self-attention, nothing where only areas count.
+  Refiner(std::span<const AttnSlice> slices, std::span<const AttnSlice> keys, int64_t chunk_size, int64_t num_chunks,
           int cp_size, const CutCost& cuts = {});
+  Refiner(std::span<const AttnSlice> slices, bool is_self_attention, int64_t chunk_size, int64_t num_chunks,
+          int cp_size, const CutCost& cuts = {})
+      : Refiner(slices, is_self_attention ? slices : std::span<const AttnSlice>(), chunk_size, num_chunks, cp_size,
+                cuts) {}
   Refiner(const Refiner&) = delete;
   Refiner& operator=(const Refiner&) = delete;
 

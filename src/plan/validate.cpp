@@ -118,16 +118,23 @@ void validate_config(const DistAttnConfig& config, const char* function) {
           "{}: overlap.sm_margin goes with launch_order auto or sm_margin (got {} and {})", function, overlap.sm_margin,
           to_string(overlap.launch_order));
   const CostModel& cost = config.cost;
-  for (const double rate :
-       {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s, cost.memory_bytes_per_s}) {
+  for (const double rate : {cost.forward_flops_per_s, cost.backward_flops_per_s, cost.link_bytes_per_s,
+                            cost.memory_bytes_per_s, cost.between_bytes_per_s}) {
     require(std::isfinite(rate) && rate > 0, "{}: rates of the cost model must be finite and positive (got {})",
             function, rate);
   }
   validate_head_dim_rates(cost.head_dim_rates, function, "cost.head_dim_rates");
-  for (const double seconds : {cost.copy_latency_s, cost.stage_overhead_s, cost.backward_key_row_s}) {
+  for (const double seconds :
+       {cost.copy_latency_s, cost.stage_overhead_s, cost.backward_key_row_s, cost.between_message_s}) {
     require(std::isfinite(seconds) && seconds >= 0,
             "{}: times of the cost model must be finite and not negative (got {})", function, seconds);
   }
+  require(cost.ranks_per_node >= 0 && (cost.ranks_per_node == 0 || cost.ranks_per_node >= config.cp_size ||
+                                       config.cp_size % cost.ranks_per_node == 0),
+          "{}: cost.ranks_per_node must divide cp_size, or be 0 for one node (got {} and cp_size={})", function,
+          cost.ranks_per_node, config.cp_size);
+  require(0 <= cost.between_sms && cost.between_sms < cost.sms,
+          "{}: cost.between_sms must lie in [0, cost.sms) (got {} and sms={})", function, cost.between_sms, cost.sms);
   require(0 < cost.tile_rows && cost.tile_rows <= kMaxTileRows, "{}: cost.tile_rows must lie in [1, {}] (got {})",
           function, kMaxTileRows, cost.tile_rows);
 }

@@ -378,5 +378,45 @@ TEST(PlanVerb, SavesThePlan) {
   EXPECT_FALSE(Json::parse(read_all(folder.path("plan.json"))).empty());
 }
 
+TEST(PlanVerb, SaysWhatCrossesBetweenNodes) {
+  std::vector<std::string> args{"--total-seqlen", "131072", "--seed", "2", "--cp-size", "16"};
+  const Json flat = plan(args);
+  EXPECT_FALSE(flat.contains("nodes"));
+  args.insert(args.end(), {"--ranks-per-node", "4"});
+  const Json nodes = plan(args)["nodes"];
+  ASSERT_EQ(nodes["rows_between"].size(), 4u);
+  int64_t sum = 0;
+  for (size_t from = 0; from < 4; ++from) {
+    EXPECT_EQ(nodes["rows_between"][from][from], 0);
+    for (const Json& rows : nodes["rows_between"][from]) sum += rows.get<int64_t>();
+  }
+  EXPECT_EQ(nodes["rows_crossing"], sum);
+  EXPECT_GE(nodes["rows_to_each_rank"].get<int64_t>(), sum);
+  int64_t sent = 0, most = 0;
+  for (const char* way : {"sent_by_rank", "received_by_rank"}) {
+    for (const Json& rows : nodes[way]) most = std::max(most, rows.get<int64_t>());
+  }
+  for (const Json& rows : nodes["sent_by_rank"]) sent += rows.get<int64_t>();
+  EXPECT_EQ(sent, sum);
+  EXPECT_EQ(nodes["rows_of_busiest_card"], most);
+
+  const TempFolder folder;
+  const std::string html = folder.path("report.html");
+  args.insert(args.begin(), "plan");
+  args.insert(args.end(), {"--html", html});
+  const ProgramResult result = run_program(args);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("nodes      4 nodes of 4 ranks; "));
+  EXPECT_THAT(result.out, HasSubstr("times are those of H200 nodes"));
+  EXPECT_THAT(read_all(html), HasSubstr("<h2>Nodes</h2>"));
+}
+
+TEST(PlanVerb, RefusesNodesOfUnlikeSize) {
+  const ProgramResult result =
+      run_program({"plan", "--family", "causal", "--seqlen", "4096", "--cp-size", "8", "--ranks-per-node", "3"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--ranks-per-node: must divide the number of ranks (got 3 for 8)"));
+}
+
 }  // namespace
 }  // namespace tangram::cli

@@ -16,6 +16,7 @@
 namespace tangram::cli {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -32,7 +33,7 @@ TEST(SimulateVerb, PredictsEveryStrategyForEveryNumberOfRanks) {
       simulate_verb({"--family", "causal", "--seqlen", "262144", "--cp-sizes", "128,8", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const Json list = Json::parse(result.out)["predictions"];
-  ASSERT_EQ(list.size(), 18u);
+  ASSERT_EQ(list.size(), 20u);
   EXPECT_EQ(list[0]["strategy"], "tangram");
   EXPECT_EQ(list[0]["cp_size"], 8);
   for (const Json& entry : list) {
@@ -59,10 +60,44 @@ TEST(SimulateVerb, TextFitsInto120ColumnsAndExplainsWhatItNames) {
     const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
     EXPECT_LE(columns, 120) << line;
   }
-  EXPECT_THAT(result.out, HasSubstr("rate   received   between nodes      memory\n"));  // no column without a heading
+  EXPECT_THAT(
+      result.out,
+      ContainsRegex("rate   received   between nodes   busiest card +memory\n"));  // no column without a heading
   EXPECT_THAT(result.out, HasSubstr("  tangram_hierarchical: all ranks are in one node\n"));
   EXPECT_THAT(result.out, HasSubstr("rate: share of one rank's rate"));
   EXPECT_THAT(result.out, HasSubstr("tangram_hierarchical: tangram whose rows cross to each node once"));
+}
+
+TEST(SimulateVerb, TakesNumbersOfNodes) {
+  const std::vector<std::string> mask{"--rows-per-rank",
+                                      "4096",
+                                      "--ranks-per-node",
+                                      "4",
+                                      "--json",
+                                      "--strategies",
+                                      "tangram,tangram_hierarchical,tangram_nodes,auto"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), mask.begin(), mask.end());
+    return simulate_verb(more);
+  };
+  const ProgramResult result = with({"--nodes", "4,1"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const Json list = Json::parse(result.out)["predictions"];
+  ASSERT_EQ(list.size(), 8u);
+  EXPECT_EQ(list[0]["cp_size"], 4);
+  EXPECT_EQ(list[2]["remark"], "all ranks are in one node");
+  EXPECT_EQ(list[4]["cp_size"], 16);
+  EXPECT_LT(list[6]["busiest_card_bytes"], list[5]["busiest_card_bytes"]);
+  EXPECT_LT(list[6]["between_bytes"], list[5]["between_bytes"]);
+  EXPECT_LT(list[5]["between_bytes"], list[4]["between_bytes"]);
+  const ProgramResult shared = with({"--nodes", "4", "--nics", "1", "--spine", "0.5"});
+  ASSERT_EQ(shared.code, 0) << shared.err;
+  EXPECT_GT(Json::parse(shared.out)["predictions"][1]["busiest_card_bytes"], list[5]["busiest_card_bytes"]);
+
+  EXPECT_THAT(with({"--nodes", "4", "--cp-sizes", "16"}).err, HasSubstr("--nodes"));
+  EXPECT_THAT(with({"--nodes", "4", "--cp-size", "16"}).err, HasSubstr("--nodes"));
+  EXPECT_THAT(with({"--nodes", "0"}).err, HasSubstr("--nodes: must lie in [1, "));
+  EXPECT_THAT(with({"--nodes", "4", "--spine", "1.5"}).err, HasSubstr("--spine: must lie in (0, 1] (got 1.5)"));
 }
 
 TEST(SimulateVerb, AutoIsWhatPlansWouldChoose) {

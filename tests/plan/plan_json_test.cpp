@@ -45,6 +45,11 @@ TEST(PlanJson, RoundTripIsExact) {
     if (draw(0, 1) == 1) config.cost.tile_rows = draw(1, 300);
     if (draw(0, 1) == 1) config.cost.memory_bytes_per_s = 1e12 / draw(1, 300);
     if (draw(0, 1) == 1) config.cost.backward_key_row_s = 1e-12 * draw(0, 300);
+    if (config.cp_size % 2 == 0 && draw(0, 1) == 1) {
+      config.cost.ranks_per_node = config.cp_size / 2;
+      config.cost.between_bytes_per_s = 1e9 * draw(1, 100);
+      config.cost.between_sms = draw(0, 8);
+    }
     if (draw(0, 1) == 1) config.cost.head_dim_rates.resize(static_cast<size_t>(draw(0, 6)), {64, 32, 0.3, 1.1});
     const int64_t seqlen_q = 8 * config.cp_size;
     const int64_t seqlen_k = draw(0, 1) == 1 ? seqlen_q : 4 * config.cp_size;

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/embedded.hpp"
+#include "cli/node_summary.hpp"
 #include "cli/report/page.hpp"
 #include "cli/report/plan_choices.hpp"
 #include "cli/report/traffic_matrix.hpp"
@@ -173,6 +174,7 @@ std::string html_report(const PlanSummary& summary, const ReportExtras& extras) 
   }
 
   std::string html(embedded::kReportHtml);
+  fill_in(html, "<!--NODES-->", has_node_summary(plan) ? nodes_html(plan) : "");
   fill_in(html, "/*CSS*/", embedded::kReportCss);
   fill_in(html, "/*JS*/", embedded::kReportJs);
   fill_in(html, "/*DATA*/", script_safe(data));

@@ -24,7 +24,7 @@ struct CastLoad {
   int source = -1;      ///< the rank that it waits for; -1: whatever others do is hidden in `seconds`
   int link = 0;         ///< in [0, kNumLinks); each carries one cast at a time
 };
-inline constexpr int kNumLinks = 2;
+inline constexpr int kNumLinks = 4;
 
 struct ClockLoads {
   int num_ranks = 1;

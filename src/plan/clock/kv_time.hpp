@@ -16,6 +16,8 @@ struct StageLoad {
   int64_t area = 0;
   int64_t rows = 0;
   int64_t num_copies = 0;
+  int64_t between_rows = 0;  ///< that cross between nodes before, on the rail from which its node waits longest
+  int num_messages = 0;      ///< on that rail
 };
 
 /// `loads`: [ranks][1 + remote stages], the first of them local.

@@ -11,6 +11,7 @@ namespace tangram {
 namespace {
 
 constexpr int kThere = 0, kBack = 1;  // links: one carries rows, one results
+constexpr int kBetweenNodes = 2;      // added to a link's number
 
 // The cast for which the program waits last, of those of results; -1: none.
 int last_return(const Skeleton& skeleton) {
@@ -43,7 +44,7 @@ std::vector<RankTime> time_of(const StagedPass& pass, const Skeleton& skeleton, 
       const StageSeconds& stage = stages[static_cast<size_t>(cast.step)];
       CastLoad& load = loads.cast(c, r);
       load.seconds = cast.results ? stage.return_s : stage.cast_s;
-      load.link = cast.results ? kBack : kThere;
+      load.link = (cast.results ? kBack : kThere) + (stage.crosses ? kBetweenNodes : 0);
     }
   }
   for (size_t c = 0; c < skeleton.casts.size(); ++c) loads.load_of_cast[c] = static_cast<int>(c);

@@ -13,8 +13,9 @@ namespace tangram {
 /// A stage of a rank.
 struct StageSeconds {
   double attend_s = 0;
-  double cast_s = 0;    ///< until its rows have come
-  double return_s = 0;  ///< until its results have left, over a link of their own
+  double cast_s = 0;     ///< until its rows have come
+  double return_s = 0;   ///< until its results have left, over a link of their own
+  bool crosses = false;  ///< between nodes, over links of their own
 };
 
 struct StagedPass {

@@ -13,6 +13,7 @@
 #include "plan/cost.hpp"
 #include "plan/grid/choose_strategy.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
+#include "plan/nodes/node_shape.hpp"
 
 namespace tangram {
 
@@ -50,6 +51,26 @@ SubRingLoads sub_ring_loads(const GridPlan& grid) {
 
 double link_seconds(const CostModel& cost, int64_t bytes, int64_t copies) {
   return bytes == 0 ? 0 : transfer_seconds(cost, bytes, 1, copies);
+}
+
+// Of a transfer of which `share` crosses between nodes, beside what stays inside.
+double shared_seconds(const CostModel& cost, int64_t bytes, int64_t copies, double share) {
+  if (share == 0) return link_seconds(cost, bytes, copies);
+  const double all = static_cast<double>(bytes), messages = static_cast<double>(copies);
+  const double between = all * share / cost.between_bytes_per_s + messages * share * cost.between_message_s;
+  const double inside = all * (1 - share) / cost.link_bytes_per_s + messages * (1 - share) * cost.copy_latency_s;
+  return std::max(between, inside);
+}
+
+// Whether a rank of row group `to` receives from another node when the group receives from `from`.
+bool crosses(const GridSizes& sizes, int from, int to) {
+  if (!has_nodes(sizes.config)) return false;
+  const NodeShape nodes = node_shape(sizes.config);
+  const int num_ranks = sizes.shape.ulysses_degree;
+  for (int r = 0; r < num_ranks; ++r) {
+    if (!nodes.same_node(from * num_ranks + r, to * num_ranks + r)) return true;
+  }
+  return false;
 }
 
 // What each step after the first takes beside its area, where it has any.
@@ -96,18 +117,32 @@ void set_rows(const GridSizes& sizes, GridPass& grid) {
   const BlockBytes block = block_bytes(sizes);
   if (shape.row_move == RowMove::kGather) {
     const int64_t others = shape.row_groups - 1;
-    grid.gather_s = link_seconds(sizes.config.cost, block.kv * others, 2 * others);
+    // A block crosses once to each node, over the cards of all its ranks.
+    const NodeShape nodes = node_shape(sizes.config);
+    const double outside = nodes.cp_size - nodes.ranks_per_node;
+    const double share = outside == 0 ? 0 : outside / nodes.ranks_per_node / (nodes.cp_size - 1);
+    grid.gather_s = shared_seconds(sizes.config.cost, block.kv * others, 2 * others, share);
     if (!grid.backward) return;
-    grid.scatter_s = link_seconds(sizes.config.cost, block.dkv * others, 2 * others) +
+    grid.scatter_s = shared_seconds(sizes.config.cost, block.dkv * others, 2 * others, share) +
                      memory_seconds(sizes.config.cost, block.dkv * (others + 2));
     return;
   }
   // Gradients that come are read, added to those of the step, and written.
-  const double grads_s =
-      grid.backward ? link_seconds(sizes.config.cost, block.dkv, 2) + memory_seconds(sizes.config.cost, 3 * block.dkv)
-                    : 0;
-  const HopSeconds hop{link_seconds(sizes.config.cost, block.kv, 2), grads_s, false};
-  grid.hops.assign(static_cast<size_t>(shape.row_groups), {hop, hop, hop});
+  const auto hop_of = [&](bool between) {
+    const double share = between ? 1 : 0;
+    const double grads_s = grid.backward ? shared_seconds(sizes.config.cost, block.dkv, 2, share) +
+                                               memory_seconds(sizes.config.cost, 3 * block.dkv)
+                                         : 0;
+    return HopSeconds{shared_seconds(sizes.config.cost, block.kv, 2, share), grads_s, between};
+  };
+  const int inner = shape.inner_ring_size, outer = shape.row_groups / inner;
+  for (int g = 0; g < shape.row_groups; ++g) {
+    const int ring = g / inner, place = g % inner;
+    const int before = (place + inner - 1) % inner, ring_before = (ring + outer - 1) % outer;
+    grid.hops.push_back({hop_of(crosses(sizes, ring * inner + before, g)),
+                         hop_of(crosses(sizes, ring_before * inner + place, g)),
+                         hop_of(crosses(sizes, ring_before * inner + before, g))});
+  }
 }
 
 // The exchange of heads, whose chunks share the attention of the one step that there is then.
@@ -116,6 +151,9 @@ void set_exchanges(const GridSizes& sizes, AttnPass pass, const std::vector<int>
   const int all_heads = local_heads_kv(sizes.config.heads, sizes.shape.ulysses_degree);
   const int64_t peers = sizes.shape.ulysses_degree - 1;
   const double whole_s = grid.attend_s.front();
+  const NodeShape nodes = node_shape(sizes.config);
+  const int outside = std::max(0, sizes.shape.ulysses_degree - nodes.ranks_per_node);
+  const double share = static_cast<double>(outside) / static_cast<double>(peers);
   for (const int heads : head_chunks) {
     const HeadBytes bytes = head_bytes(sizes, predicted_call(sizes.config.heads), pass, heads);
     if (head_chunks.size() > 1) {
@@ -124,8 +162,8 @@ void set_exchanges(const GridSizes& sizes, AttnPass pass, const std::vector<int>
       grid.attend_s.push_back(whole_s * heads / all_heads + overhead);
     }
     grid.exchanges.push_back(
-        {link_seconds(sizes.config.cost, bytes.in, bytes.in_copies * peers),
-         link_seconds(sizes.config.cost, bytes.back, bytes.back_copies * peers),
+        {shared_seconds(sizes.config.cost, bytes.in, bytes.in_copies * peers, share),
+         shared_seconds(sizes.config.cost, bytes.back, bytes.back_copies * peers, share),
          memory_seconds(sizes.config.cost, head_copy_bytes(bytes.in, sizes.shape.ulysses_degree)),
          memory_seconds(sizes.config.cost, head_copy_bytes(bytes.back, sizes.shape.ulysses_degree))});
   }

@@ -6,6 +6,7 @@
 #include "plan/cost.hpp"
 #include "plan/grid/grid_bytes.hpp"
 #include "plan/grid/sub_ring_layout.hpp"
+#include "plan/nodes/node_shape.hpp"
 
 namespace tangram {
 
@@ -17,7 +18,11 @@ std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const
                                              int64_t q_rows, AttnPass pass) {
   const int64_t kv = kv_row_bytes(config.heads), grads = kv_grad_row_bytes(config.heads, config.reduce_dtype);
   const auto link_s = [&](int64_t rows, int64_t row_bytes) {
-    return rows == 0 ? 0 : transfer_seconds(config.cost, rows, row_bytes, kCopiesOfStep);
+    if (rows == 0) return 0.0;
+    if (!has_nodes(config)) return transfer_seconds(config.cost, rows, row_bytes, kCopiesOfStep);
+    // As if every ring crossed: a ring goes as fast as its slowest hop.
+    return static_cast<double>(rows * row_bytes) / config.cost.between_bytes_per_s +
+           kCopiesOfStep * config.cost.between_message_s;
   };
   const HeadConfig& heads = config.heads;
   const auto memory_s = [&](int64_t bytes) { return memory_seconds(config.cost, bytes); };

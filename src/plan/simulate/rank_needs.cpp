@@ -50,6 +50,19 @@ std::vector<Stripe> joined(std::vector<Stripe> stripes) {
   return stripes;
 }
 
+// Work of each stage, from what it brings.
+void count_stages(const RankNeeds& needs, std::vector<Stripe> stripes, const KernelModel& kernel, StagedNeeds& staged) {
+  stripes = joined(std::move(stripes));
+  for (const AttnSlice& slice : needs.slices) {
+    auto at = std::upper_bound(stripes.begin(), stripes.end(), slice.k_range.begin,
+                               [](int64_t row, const Stripe& stripe) { return row < stripe.rows.end; });
+    for (; at != stripes.end() && at->rows.begin < slice.k_range.end; ++at) {
+      const bool whole = at->rows.contains(slice.k_range);
+      staged.work[at->stage] += count_work(whole ? slice : cut_columns(slice, at->rows), kernel);
+    }
+  }
+}
+
 }  // namespace
 
 KeyRuns key_runs(const Dispatch& k_dispatch, const SimInput& input) {
@@ -119,15 +132,44 @@ StagedNeeds split_stages(const RankNeeds& needs, const KeyRuns& runs, int node, 
       at = end;
     }
   }
-  stripes = joined(std::move(stripes));
-  for (const AttnSlice& slice : needs.slices) {
-    auto at = std::upper_bound(stripes.begin(), stripes.end(), slice.k_range.begin,
-                               [](int64_t row, const Stripe& stripe) { return row < stripe.rows.end; });
-    for (; at != stripes.end() && at->rows.begin < slice.k_range.end; ++at) {
-      const bool whole = at->rows.contains(slice.k_range);
-      staged.work[at->stage] += count_work(whole ? slice : cut_columns(slice, at->rows), kernel);
-    }
+  count_stages(needs, std::move(stripes), kernel, staged);
+  return staged;
+}
+
+StagedNeeds split_node_stages(const RankNeeds& needs, const KeyRuns& runs, int node, const std::vector<int64_t>& ends,
+                              int num_stages, const KernelModel& kernel) {
+  const size_t num_entries = static_cast<size_t>(num_stages) + 1;
+  StagedNeeds staged{std::vector<Work>(num_entries), std::vector<Transfer>(num_entries)};
+  std::vector<Stripe> stripes;
+  for (const Range& rows : needs.local) stripes.push_back({rows, 0});
+  size_t part = 0;
+  for (const RemotePiece& piece : needs.remote) {
+    const int64_t to_buffer = piece.row - piece.global.begin;
+    const auto take = [&](size_t stage, const Range& rows) {
+      if (rows.empty()) return;
+      stripes.push_back({{rows.begin + to_buffer, rows.end + to_buffer}, stage});
+      const Transfer owned = rows_of_piece(rows, runs, node);
+      staged.rows[stage].inside += owned.inside;
+      staged.rows[stage].inside += owned.between;  // handed on by relays
+    };
+    const auto take_crossing = [&](Range rows) {
+      for (; part + 1 < ends.size() && ends[part] < rows.end; ++part) {
+        const int64_t end = std::max(rows.begin, ends[part]);
+        take(part + 2, {rows.begin, end});
+        rows.begin = end;
+      }
+      take(ends.empty() ? 1 : part + 2, rows);
+    };
+    int64_t at = piece.global.begin;
+    for_each_run(runs.of_node[static_cast<size_t>(node)], piece.global, [&](const OwnedRun& run, int64_t num_rows) {
+      const int64_t begin = std::max(run.global.begin, piece.global.begin);
+      take_crossing({at, begin});
+      at = begin + num_rows;
+      take(1, {begin, at});
+    });
+    take_crossing({at, piece.global.end});
   }
+  count_stages(needs, std::move(stripes), kernel, staged);
   return staged;
 }
 
@@ -161,28 +203,6 @@ std::vector<Transfer> sent_rows(const std::vector<RankNeeds>& ranks, const KeyRu
     add_between(i, {static_cast<double>(times * runs.all[i].global.size()), static_cast<double>(times)});
   }
   return sent;
-}
-
-std::vector<int64_t> rows_into_nodes(const std::vector<RankNeeds>& ranks, const KeyRuns& runs, const SimInput& input) {
-  std::vector<int64_t> rows(runs.of_node.size());
-  for (int node = 0; node < input.num_nodes(); ++node) {
-    std::vector<Range> pieces;
-    const int end = std::min(input.cp_size(), (node + 1) * input.machine.ranks_per_node);
-    for (int r = node * input.machine.ranks_per_node; r < end; ++r) {
-      for (const RemotePiece& piece : ranks[static_cast<size_t>(r)].remote) pieces.push_back(piece.global);
-    }
-    std::sort(pieces.begin(), pieces.end());
-    int64_t covered_until = 0;
-    for (const Range& piece : pieces) {
-      const Range fresh{std::max(piece.begin, covered_until), piece.end};
-      covered_until = std::max(covered_until, piece.end);
-      if (fresh.empty()) continue;
-      rows[static_cast<size_t>(node)] += fresh.size();
-      for_each_run(runs.of_node[static_cast<size_t>(node)], fresh,
-                   [&](const OwnedRun&, int64_t num_rows) { rows[static_cast<size_t>(node)] -= num_rows; });
-    }
-  }
-  return rows;
 }
 
 }  // namespace tangram::sim

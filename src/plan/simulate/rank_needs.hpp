@@ -48,10 +48,13 @@ struct StagedNeeds {
 StagedNeeds split_stages(const RankNeeds& needs, const KeyRuns& runs, int node, int num_stages,
                          const KernelModel& kernel);
 
+/// The same over nodes with relays: entry 1 is what other ranks of the node own, and those after it the parts of the
+/// rest that end at `ends` (NOTE [one stage a node]); without parts entry 1 is all. Rows as the rank receives them, all
+/// of them inside its node.
+StagedNeeds split_node_stages(const RankNeeds& needs, const KeyRuns& runs, int node, const std::vector<int64_t>& ends,
+                              int num_stages, const KernelModel& kernel);
+
 /// Rows and copies that every rank sends.
 std::vector<Transfer> sent_rows(const std::vector<RankNeeds>& ranks, const KeyRuns& runs, const SimInput& input);
-
-/// For each node, the rows of other nodes that at least one of its ranks needs.
-std::vector<int64_t> rows_into_nodes(const std::vector<RankNeeds>& ranks, const KeyRuns& runs, const SimInput& input);
 
 }  // namespace tangram::sim

@@ -33,6 +33,7 @@ StrategyPrediction on_grid(const sim::SimInput& input) {
 constexpr std::array kStrategies{
     SimulatedStrategy{"tangram", sim::simulate_tangram},
     SimulatedStrategy{"tangram_hierarchical", sim::simulate_tangram_hierarchical},
+    SimulatedStrategy{"tangram_nodes", sim::simulate_tangram_nodes},
     SimulatedStrategy{"ring", on_grid<Strategy::kRing>},
     SimulatedStrategy{"ulysses", on_grid<Strategy::kUlysses>},
     SimulatedStrategy{"all_gather", on_grid<Strategy::kAllGather>},
@@ -62,8 +63,12 @@ StrategyPrediction simulate_chosen(const Mask& mask, const DistAttnConfig& calib
   DistAttnConfig config = calibrated;
   config.strategy = {};
   config.strategy.name = Strategy::kAuto;
+  const int per_node = machine.ranks_per_node;
+  const bool has_nodes = per_node < config.cp_size && config.cp_size % per_node == 0;
+  if (has_nodes) config.cost = with_nodes(config.cost, machine);
   config.strategy = make_plan(mask, config).config.strategy;
-  prediction = simulate(mask, config, machine, to_string(config.strategy.name));
+  const bool knows_nodes = has_nodes && config.strategy.name == Strategy::kTangram;
+  prediction = simulate(mask, config, machine, knows_nodes ? "tangram_nodes" : to_string(config.strategy.name));
   prediction.chosen = describe(config.strategy);
   return prediction;
 }

@@ -21,22 +21,6 @@ struct TangramSim {
   const SimInput& input;
   KeyRuns runs;
   std::vector<RankNeeds> ranks;
-  // With a hierarchical transport: the share of the rows that the ranks of a node need from other nodes that crosses
-  // (each row once for the whole node); empty otherwise.
-  std::vector<double> crossing_share;
-
-  // Rows and copies as bytes on the links.
-  Transfer routed(const Transfer& rows, int node, double row_bytes) const {
-    Transfer result = scaled(rows, row_bytes);
-    if (crossing_share.empty()) return result;
-    const double share = crossing_share[static_cast<size_t>(node)];
-    const LinkLoad wanted = result.between;
-    result.between = {wanted.bytes * share, wanted.copies * share};
-    // A rank gets its part of what crosses itself; the rest is passed on by its neighbours.
-    const double passed_on = 1 - share;
-    result.inside += {wanted.bytes * passed_on, wanted.copies * passed_on};
-    return result;
-  }
 
   bool any_remote() const {
     return std::any_of(ranks.begin(), ranks.end(), [](const RankNeeds& needs) { return needs.remote_rows > 0; });
@@ -68,8 +52,8 @@ struct TangramSim {
             accumulate_seconds(input, pass, input.mask.seqlen_q() / input.cp_size(), config.heads.num_heads_q);
       }
       if (split.rows[s].empty()) continue;
-      stage.cast_s = transfer_seconds(input.machine, routed(split.rows[s], node, cast_bytes));
-      stage.return_s = transfer_seconds(input.machine, routed(split.rows[s], node, grad_bytes));
+      stage.cast_s = transfer_seconds(input.machine, scaled(split.rows[s], cast_bytes));
+      stage.return_s = transfer_seconds(input.machine, scaled(split.rows[s], grad_bytes));
     }
     // About as many gradients come as leave: read, and added to those that are there.
     staged.merge_s[static_cast<size_t>(rank)] =
@@ -108,9 +92,8 @@ struct TangramSim {
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(input.config.heads, input.config.reduce_dtype));
     const std::vector<Transfer> sent = sent_rows(ranks, runs, input);
     for (size_t r = 0; r < sent.size(); ++r) {
-      const int node = input.node_of(static_cast<int>(r));
-      const double cast_s = transfer_seconds(input.machine, routed(sent[r], node, cast_bytes));
-      const double grad_s = transfer_seconds(input.machine, routed(sent[r], node, grad_bytes));
+      const double cast_s = transfer_seconds(input.machine, scaled(sent[r], cast_bytes));
+      const double grad_s = transfer_seconds(input.machine, scaled(sent[r], grad_bytes));
       forward.take(RankTime{cast_s, forward.compute_s});
       backward.take(RankTime{std::max(cast_s, grad_s), backward.compute_s});
     }
@@ -129,18 +112,21 @@ struct TangramSim {
     const DistAttnConfig& config = input.config;
     const double cast_bytes = static_cast<double>(kv_row_bytes(config.heads));
     const double grad_bytes = static_cast<double>(kv_grad_row_bytes(config.heads, config.reduce_dtype));
+    const std::vector<Transfer> sent = sent_rows(ranks, runs, input);
     double largest_area = 0;
     for (int r = 0; r < input.cp_size(); ++r) {
       const RankNeeds& needs = ranks[static_cast<size_t>(r)];
       Transfer rows;
       for (const RemotePiece& piece : needs.remote) rows += rows_of_piece(piece.global, runs, input.node_of(r));
-      const Transfer cast = routed(rows, input.node_of(r), cast_bytes);
-      const Transfer grads = routed(rows, input.node_of(r), grad_bytes);
+      const Transfer cast = scaled(rows, cast_bytes);
+      const Transfer grads = scaled(rows, grad_bytes);
       prediction.kv_rows_moved += needs.remote_rows;
       prediction.forward_bytes += cast.bytes();
       prediction.backward_bytes += cast.bytes() + grads.bytes();
       prediction.between_bytes += 2 * cast.between.bytes + grads.between.bytes;
       prediction.max_rank_bytes = std::max(prediction.max_rank_bytes, 2 * cast.bytes() + grads.bytes());
+      const double crossing = std::max(rows.between.bytes, sent[static_cast<size_t>(r)].between.bytes);
+      prediction.busiest_card_bytes = std::max(prediction.busiest_card_bytes, crossing * (2 * cast_bytes + grad_bytes));
       prediction.peak_bytes = std::max(prediction.peak_bytes, static_cast<double>(sketch.peak_bytes(needs)));
       largest_area = std::max(largest_area, count_work(needs.slices, input.machine.forward).area);
     }
@@ -149,33 +135,18 @@ struct TangramSim {
   }
 };
 
-StrategyPrediction simulate_with(const SimInput& input, bool hierarchical) {
+}  // namespace
+
+StrategyPrediction simulate_tangram(const SimInput& input) {
   require(!input.config.overlap.keep_remote_kv, "simulate: keep_remote_kv is not modelled; leave it off");
   StrategyPrediction prediction;
-  if (hierarchical && input.num_nodes() == 1) {
-    prediction.infeasible = "all ranks are in one node";
-    return prediction;
-  }
   const Dispatch q_dispatch = dispatch_queries(input.mask, input.config).dispatch;
   const Dispatch k_dispatch =
       input.mask.is_self_attention() ? q_dispatch : dispatch_keys(input.mask, q_dispatch, input.config);
-  TangramSim sim{input, key_runs(k_dispatch, input), {}, {}};
+  TangramSim sim{input, key_runs(k_dispatch, input), {}};
   std::vector<std::vector<AttnSlice>> slices = cut_by_rank(input.mask, owned_runs(q_dispatch), input.cp_size());
   for (int r = 0; r < input.cp_size(); ++r) {
     sim.ranks.push_back(needs_of(std::move(slices[static_cast<size_t>(r)]), sim.runs, r));
-  }
-  if (hierarchical) {
-    std::vector<double> wanted(static_cast<size_t>(input.num_nodes()));
-    for (int r = 0; r < input.cp_size(); ++r) {
-      for (const RemotePiece& piece : sim.ranks[static_cast<size_t>(r)].remote) {
-        wanted[static_cast<size_t>(input.node_of(r))] +=
-            rows_of_piece(piece.global, sim.runs, input.node_of(r)).between.bytes;
-      }
-    }
-    const std::vector<int64_t> crossing = rows_into_nodes(sim.ranks, sim.runs, input);
-    for (size_t n = 0; n < wanted.size(); ++n) {
-      sim.crossing_share.push_back(wanted[n] > 0 ? static_cast<double>(crossing[n]) / wanted[n] : 1);
-    }
   }
   SlowestPass forward = sim.play_best(AttnPass::kForward).pass;
   auto [backward, backward_stages] = sim.play_best(AttnPass::kBackward);
@@ -185,11 +156,5 @@ StrategyPrediction simulate_with(const SimInput& input, bool hierarchical) {
                                  sim.planned_stages(q_dispatch, k_dispatch, backward_stages)));
   return prediction;
 }
-
-}  // namespace
-
-StrategyPrediction simulate_tangram(const SimInput& input) { return simulate_with(input, false); }
-
-StrategyPrediction simulate_tangram_hierarchical(const SimInput& input) { return simulate_with(input, true); }
 
 }  // namespace tangram::sim

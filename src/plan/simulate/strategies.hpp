@@ -60,6 +60,8 @@ struct Transfer {
 /// The same copies with rows of another size.
 Transfer scaled(const Transfer& transfer, double bytes_factor);
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
+/// What a rank has of its node's network cards and of the spine where all ranks transfer at once, without relays.
+double between_rate(const MachineModel& machine);
 /// Where the kernels' own cores move the rows, nothing hides behind anything.
 bool hides_transfers(const MachineModel& machine);
 /// Seconds to copy `bytes` within a rank's memory.
@@ -88,8 +90,10 @@ struct SlowestPass {
 void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward);
 
 StrategyPrediction simulate_tangram(const SimInput& input);
-/// Rows that several ranks of a node need cross nodes once and are passed on inside.
+/// The same plan; rows that several ranks of a node need cross nodes once, on their owners' rails, and are passed on.
 StrategyPrediction simulate_tangram_hierarchical(const SimInput& input);
+/// A plan that knows the nodes, its rows crossing once on rails that are evened.
+StrategyPrediction simulate_tangram_nodes(const SimInput& input);
 /// HybridCP, `input.config` naming it. Throws InvalidArgument for what it cannot do.
 StrategyPrediction simulate_documents(const SimInput& input);
 /// All strategies of a grid (plan/grid/grid.hpp), HybridCP among them.

@@ -30,6 +30,8 @@ Transfer scaled(const Transfer& transfer, double bytes_factor) {
   return result;
 }
 
+double between_rate(const MachineModel& machine) { return with_nodes({}, machine).between_bytes_per_s; }
+
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
   double inside_rate = machine.inside.bytes_per_s;
   if (machine.engine == CommEngine::kWorkers) {
@@ -37,7 +39,7 @@ double transfer_seconds(const MachineModel& machine, const Transfer& transfer) {
   }
   const double inside = transfer.inside.bytes / inside_rate + transfer.inside.copies * machine.inside.latency_s;
   const double between =
-      transfer.between.bytes / machine.between.bytes_per_s + transfer.between.copies * machine.between.latency_s;
+      transfer.between.bytes / between_rate(machine) + transfer.between.copies * machine.between.latency_s;
   return std::max(inside, between);
 }
 

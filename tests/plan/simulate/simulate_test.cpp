@@ -12,6 +12,7 @@
 #include <set>
 
 #include "plan/cost.hpp"
+#include "plan/nodes/node_tables.hpp"
 #include "plan/program/memory.hpp"
 #include "plan/simulate/rank_needs.hpp"
 #include "plan/simulate/strategies.hpp"
@@ -230,8 +231,78 @@ TEST(Simulate, RowsThatANodeNeedsCrossOnceForIt) {
   const double bytes_per_row = 4096 + 4096 + 8192;  // cast twice, reduced once
   EXPECT_EQ(flat.between_bytes, direct * bytes_per_row);
   EXPECT_NEAR(hierarchical.between_bytes, static_cast<double>(crossing.size()) * bytes_per_row, 1);
-  EXPECT_NEAR(hierarchical.forward_bytes, flat.forward_bytes, 1);
-  EXPECT_LE(hierarchical.step_s(), flat.step_s());
+  // A relay may receive what it does not need itself.
+  EXPECT_GE(hierarchical.forward_bytes, flat.forward_bytes);
+  EXPECT_LE(hierarchical.forward_bytes, flat.forward_bytes + static_cast<double>(crossing.size()) * 4096);
+}
+
+// Counted from the tables of the plan.
+TEST(Simulate, WhatCardsCarryIsWhatTablesSay) {
+  const Mask mask = documents(65536, 40, 6);
+  DistAttnConfig config = config_for(16);
+  MachineModel machine = plain_machine();
+  machine.ranks_per_node = 4;
+  config.cost = with_nodes(cost_model_of(machine), machine);
+  const Plan plan = make_plan(mask, config);
+  const std::vector<NodeTables> tables = node_tables(plan, AttnPass::kForward);
+  const auto rows_of = [](const std::vector<NodeCopy>& copies) {
+    int64_t rows = 0;
+    for (const NodeCopy& copy : copies) rows += copy.rows.size();
+    return rows;
+  };
+  int64_t crossing = 0, busiest = 0, received = 0, busiest_pair = 0;
+  for (size_t r = 0; r < tables.size(); ++r) {
+    const NodeExchange& between = tables[r].between;
+    crossing += rows_of(between.recvs);
+    busiest = std::max({busiest, rows_of(between.sends), rows_of(between.recvs)});
+    received += rows_of(between.recvs) + rows_of(tables[r].inside.recvs) + rows_of(tables[r].forward.recvs);
+    if (r % 2 == 1) continue;
+    const NodeExchange& next = tables[r + 1].between;
+    busiest_pair = std::max(
+        {busiest_pair, rows_of(between.sends) + rows_of(next.sends), rows_of(between.recvs) + rows_of(next.recvs)});
+  }
+  ASSERT_GT(crossing, 0);
+  const double bytes_per_row = 4096 + 4096 + 8192;
+  StrategyPrediction nodes = simulate(mask, config_for(16), machine, "tangram_nodes");
+  EXPECT_EQ(nodes.between_bytes, static_cast<double>(crossing) * bytes_per_row);
+  EXPECT_EQ(nodes.busiest_card_bytes, static_cast<double>(busiest) * bytes_per_row);
+  EXPECT_GE(nodes.forward_bytes, static_cast<double>(received) * 4096);
+  EXPECT_DOUBLE_EQ(nodes.balance, plan.balance());
+  const StrategyPrediction relays = simulate(mask, config_for(16), machine, "tangram_hierarchical");
+  EXPECT_LT(nodes.between_bytes, relays.between_bytes);
+  EXPECT_LT(nodes.busiest_card_bytes, relays.busiest_card_bytes);
+  // Two ranks share a card: planned for, so that only the plan's own rows are alike.
+  machine.nics_per_node = 2;
+  const StrategyPrediction shared = simulate(mask, config_for(16), machine, "tangram_hierarchical");
+  EXPECT_EQ(shared.between_bytes, relays.between_bytes);
+  EXPECT_GE(shared.busiest_card_bytes, relays.busiest_card_bytes);
+  EXPECT_LE(shared.busiest_card_bytes, 2 * relays.busiest_card_bytes);
+}
+
+TEST(Simulate, FewerCardsAndANarrowSpineAreSlower) {
+  const Mask mask = documents(131072, 30, 2);
+  MachineModel machine = plain_machine();
+  machine.ranks_per_node = 4;
+  machine.between.bytes_per_s = 2e9;
+  for (const char* strategy : {"tangram", "tangram_hierarchical", "tangram_nodes", "ring", "all_gather"}) {
+    SCOPED_TRACE(strategy);
+    MachineModel worse = machine;
+    const double all = simulate(mask, config_for(16), machine, strategy).step_s();
+    worse.nics_per_node = 1;
+    EXPECT_GT(simulate(mask, config_for(16), worse, strategy).step_s(), all);
+    worse = machine;
+    worse.spine = 0.1;
+    EXPECT_GT(simulate(mask, config_for(16), worse, strategy).step_s(), all);
+  }
+}
+
+TEST(Simulate, NodesNeedEquallyManyRanks) {
+  MachineModel machine = plain_machine();
+  machine.ranks_per_node = 8;
+  const Mask mask = causal_mask(12288, 12288);
+  EXPECT_EQ(simulate(mask, config_for(12), machine, "tangram_nodes").infeasible,
+            "needs equally many ranks on every node");
+  EXPECT_EQ(simulate(mask, config_for(8), machine, "tangram_nodes").infeasible, "all ranks are in one node");
 }
 
 TEST(Simulate, WithPlainConstantsTheTimeIsThatOfThePlanner) {
@@ -530,7 +601,7 @@ TEST(Simulate, BetterMachinesAreNotSlower) {
 TEST(Simulate, ThousandsOfRanks) {
   const Mask mask = causal_mask(524288, 524288);
   for (const std::string_view strategy :
-       {"tangram", "tangram_hierarchical", "ring", "all_gather", "usp", "loong_train", "hybrid_cp"}) {
+       {"tangram", "tangram_hierarchical", "tangram_nodes", "ring", "all_gather", "usp", "loong_train", "hybrid_cp"}) {
     const StrategyPrediction few = simulate(mask, config_for(64), {}, strategy);
     const StrategyPrediction many = simulate(mask, config_for(support::kSanitized ? 512 : 2048), {}, strategy);
     EXPECT_LT(many.step_s(), few.step_s()) << strategy;

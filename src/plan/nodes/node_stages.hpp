@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Stages over several nodes.
+//
+// NOTE [one stage a node]: a row that crosses to a node has one stage there, for all ranks of the node, since it
+// crosses once. Stage 1 has the rows that ranks of one node have from each other, unless it is the only one; each stage
+// after it a part of the rows that cross, in global order, about equally many of each node's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/nodes/node_rows.hpp"
+#include "plan/stages.hpp"
+#include "tangram/attn_pass.hpp"
+
+namespace tangram {
+
+/// assign_stages of all ranks (stages.hpp), over one node or several.
+void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const StageCounts& counts,
+                   bool keep_remote_kv);
+/// The same over several nodes, where node_rows of the ranks are at hand, on rails of their owners.
+void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const NodeRows& rows,
+                   const StageCounts& counts, bool keep_remote_kv);
+
+/// Pieces of a cast by stage: [remote stages].
+using StagedNodeRows = std::vector<NodeRows>;
+/// `rows` of `ranks` (node_rows), cut by the stages that their segments name. Throws InvalidArgument where a row has
+/// two stages on one node.
+StagedNodeRows by_stage(const NodeRows& rows, const std::vector<RankPlan>& ranks, const NodeShape& nodes, AttnPass pass,
+                        int num_stages);
+
+/// Where the parts of the rows that cross end that `num_stages` remote stages bring, as global rows: [nodes][parts],
+/// none with one stage, which brings them all.
+std::vector<std::vector<int64_t>> part_ends(const NodeRows& rows, int num_stages);
+/// `rows` by the stage of their parts.
+StagedNodeRows by_parts(const NodeRows& rows, const std::vector<std::vector<int64_t>>& ends, int num_stages);
+
+/// The pieces that each node needs, from the segments of finished ranks.
+NodeRows node_rows(const std::vector<RankPlan>& ranks, const NodeShape& nodes);
+
+}  // namespace tangram
