@@ -145,7 +145,9 @@ void ControlLinks::send(int rank) {
     const ssize_t count = ::send(peer.fd.get(), peer.out.data(), peer.out.size(), MSG_NOSIGNAL);
     if (count < 0) {
       if (errno == EAGAIN || errno == EINTR) return;
-      lose(rank, errno == EPIPE || errno == ECONNRESET ? WaitKind::kEnded : WaitKind::kUnreachable);
+      const WaitKind kind = errno == EPIPE || errno == ECONNRESET ? WaitKind::kEnded : WaitKind::kUnreachable;
+      receive(rank);  // that it leaves may still be unread
+      if (peer.fd) lose(rank, kind);
       return;
     }
     peer.out.erase(peer.out.begin(), peer.out.begin() + count);

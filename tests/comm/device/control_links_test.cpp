@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -194,6 +195,48 @@ TEST(ControlLinks, ARankThatLeavesIsNoFailure) {
     }
     control.barrier("all left");
   }));
+}
+
+// The connection has ended by the time that the rank runs again, but its peer had said before that it leaves.
+TEST(ControlLinks, ARankThatLeavesWhileAPeerIsStoppedIsNoFailure) {
+  Listener listener = listen_at_host("127.0.0.1");
+  const auto rank_main = [&](int rank, const std::function<void()>& when_linked) {
+    claim_node(rank);
+    SocketGroupConfig config{rank, 2, "tcp:" + listener.address, kSetup_s, std::string(32, 's')};
+    if (rank == 0) config.listener = ::dup(listener.fd.get());
+    SocketGroup group(config);
+    Linked linked(group.communicator(), 30);
+    group.communicator().barrier("linked");
+    when_linked();
+    if (rank == 1) return;
+    const HostControlBlock& block = linked.control_block;
+    EXPECT_TRUE(eventually([&] { return HostControlBlock::load(block.row(1).has_left) != 0; }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_EQ(HostControlBlock::load(block.row(0).host_abort), 0u);
+  };
+  const auto outcomes = run_processes(2, [&](int rank) {
+    if (rank == 1) {
+      rank_main(1, [] { std::this_thread::sleep_for(std::chrono::milliseconds(500)); });
+      return;
+    }
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const pid_t stopped = ::fork();  // not a rank's process itself: run_processes takes a stop for the end
+    if (stopped == 0) {
+      rank_main(0, [&] { static_cast<void>(!::write(ends[1], "x", 1)); });
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    char byte = 0;
+    ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+    ::kill(stopped, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500 + 1500) +
+                                std::chrono::duration<double>(ControlLinks::kLeave_s));
+    ::kill(stopped, SIGCONT);
+    int status = 0;
+    ::waitpid(stopped, &status, 0);
+    EXPECT_EQ(status, 0);
+  });
+  expect_success(outcomes);
 }
 
 /// Rank 1 of three nodes ends as `end` says; what the others learn.
