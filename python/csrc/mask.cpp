@@ -11,6 +11,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include "bind.hpp"
@@ -94,6 +96,36 @@ Mask mask_of_ranges(nb::handle q_ranges, nb::handle k_ranges, nb::handle mask_ty
     slices.push_back(AttnSlice::from_type(static_cast<MaskType>(types[i]), q[i], k[i]));
   }
   return Mask(length_q, length_k, std::move(slices));
+}
+
+// Pickles hold slices as so many numbers each: a list of objects would take forty times as long.
+constexpr size_t kNumbersOfSlice = 6;
+static_assert(std::endian::native == std::endian::little, "pickles go from machine to machine");
+
+nb::bytes bytes_of_slices(const Mask& mask) {
+  std::vector<int64_t> numbers;
+  numbers.reserve(mask.slices().size() * kNumbersOfSlice);
+  for (const AttnSlice& s : mask.slices()) {
+    for (const int64_t number :
+         {s.q_range.begin, s.q_range.end, s.k_range.begin, s.k_range.end, s.min_diag, s.max_diag}) {
+      numbers.push_back(number);
+    }
+  }
+  return nb::bytes(numbers.data(), numbers.size() * sizeof(int64_t));
+}
+
+Mask mask_of_bytes(int64_t seqlen_q, int64_t seqlen_k, const nb::bytes& bytes) {
+  require(bytes.size() % (kNumbersOfSlice * sizeof(int64_t)) == 0,
+          "Mask: a pickle must hold whole slices, write it anew (got {} bytes)", bytes.size());
+  std::vector<int64_t> numbers(bytes.size() / sizeof(int64_t));
+  if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  std::vector<AttnSlice> slices;
+  slices.reserve(numbers.size() / kNumbersOfSlice);
+  for (size_t i = 0; i < numbers.size(); i += kNumbersOfSlice) {
+    const int64_t* n = &numbers[i];
+    slices.push_back({{n[0], n[1]}, {n[2], n[3]}, n[4], n[5]});
+  }
+  return Mask(seqlen_q, seqlen_k, std::move(slices));
 }
 
 std::pair<int64_t, int64_t> pair_of(const Range& range) { return {range.begin, range.end}; }
@@ -320,6 +352,8 @@ void bind_mask(nb::module_& m) {
       .def_prop_ro("area", &Mask::area, "Number of visible cells.")
       .def_prop_ro("slices",
                    [](const Mask& self) { return std::vector<AttnSlice>(self.slices().begin(), self.slices().end()); })
+      .def("_bytes_of_slices", &bytes_of_slices)
+      .def_static("_of_bytes", &mask_of_bytes, "seqlen_q"_a, "seqlen_k"_a, "slices"_a)
       .def(
           "to_typed",
           [](const Mask& self) {

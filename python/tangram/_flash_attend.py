@@ -38,7 +38,8 @@ class _Packed(NamedTuple):
 
 
 def _bytes_of(packed: _Packed) -> int:
-    return 1024 + _BYTES_OF_DOCUMENT * packed.documents
+    watched = 0 if packed.watched is None else packed.watched.num_bytes
+    return 1024 + _BYTES_OF_DOCUMENT * packed.documents + watched
 
 
 # By the values of borders, and the places of tensors in GPU memory.

@@ -57,6 +57,12 @@ def named(tensor: Tensor, device: int) -> tuple[Tensor, Hashable]:
     return tensor, values_of(tensor)
 
 
+def bytes_of_storages(tensors: Iterable[Tensor]) -> int:
+    """What lives as long as these tensors do: of a view all of its storage, once."""
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
 class Watched:
     """Tensors in the memory of one GPU that the host has read once, beside copies of what it has read."""
 
@@ -73,7 +79,7 @@ class Watched:
         self._comparison: _core.WatchedValues | None = None
         if all(tensor.is_contiguous() for tensor in tensors.values()):
             self._comparison = self._compare_to()
-        self.num_bytes = sum(copy.nbytes for copy in self._copies.values())
+        self.num_bytes = sum(copy.nbytes for copy in self._copies.values()) + bytes_of_storages(tensors.values())
 
     def has(self, name: Hashable) -> bool:
         return name in self._now

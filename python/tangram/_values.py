@@ -44,6 +44,17 @@ def _reduce(value: Any) -> tuple[Any, ...]:
     return _make, (type(value), {name: getattr(value, name) for name in _FIELDS[type(value)]})
 
 
+def _make_mask(seqlen_q: int, seqlen_k: int, slices: bytes) -> Mask:
+    kind: Any = Mask
+    mask: Mask = kind._of_bytes(seqlen_q, seqlen_k, slices)
+    return mask
+
+
+def _reduce_mask(mask: Any) -> tuple[Any, ...]:
+    """Without an object for each of its slices, of which there may be tens of thousands."""
+    return _make_mask, (mask.seqlen_q, mask.seqlen_k, mask._bytes_of_slices())
+
+
 def _make_plan(text: str) -> Plan:
     return Plan.from_json(text)
 
@@ -56,4 +67,9 @@ def _reduce_plan(plan: Plan) -> tuple[Any, ...]:
 
 for _kind in _FIELDS:
     copyreg.pickle(_kind, _reduce)
+copyreg.pickle(Mask, _reduce_mask)
 copyreg.pickle(Plan, _reduce_plan)
+# Masks do not change: a copy is the mask itself, for which caches hold what is prepared.
+_mask: Any = Mask
+_mask.__copy__ = lambda self: self
+_mask.__deepcopy__ = lambda self, _memo: self

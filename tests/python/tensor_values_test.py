@@ -3,11 +3,14 @@
 """Borders and ranges that are overwritten where torch counts no version: the mask is that of the values."""
 
 import ctypes
+import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 import tangram  # noqa: E402
 from tangram import _core, _cuda, _flash_attend, _prepared, _tensor_values, magi  # noqa: E402
@@ -253,3 +256,29 @@ def test_on_a_gpu_versions_and_new_storages_are_seen_before(as_on_gpu):
         want = attend_packed(q, k, v, [0, middle, ROWS])
         assert all(torch.equal(a, b) for a, b in zip(attend_packed(q, k, v, cu), want, strict=True))
     assert not FakeWatchedValues.take()
+
+
+def test_caches_keep_no_storage_of_which_borders_and_ranges_were_views():
+    """Values are 12 bytes of a storage of a MiB, and what a cache said to hold was the values."""
+    q, k, v = operands()
+    storages = []
+    for middle in range(1, 20):
+        large = torch.zeros(1 << 18, dtype=torch.int32)
+        storages.append(StorageWeakRef(large.untyped_storage()))
+        borders, ranges = large[5:8], large[20:24].view(2, 2)
+        borders.copy_(torch.tensor([0, middle, ROWS]))
+        ranges.copy_(torch.tensor([[0, middle], [middle, ROWS]]))
+        packed = fa.flash_attn_varlen_func(q, k, v, borders, borders, causal=True)
+        assert torch.equal(packed, tangram.flex_flash_attn_func(q, k, v, ranges, ranges, [1, 1])[0])
+        del large, borders, ranges
+    gc.collect()
+    assert all(storage.expired() for storage in storages)
+
+
+def test_what_watched_tensors_keep_alive_is_counted_once():
+    """In GPU memory a tensor is known by its storage, which lives as long as it is known."""
+    large, other = torch.zeros(1 << 18, dtype=torch.int32), torch.zeros(4, dtype=torch.int64)
+    assert _tensor_values.bytes_of_storages([large[5:8], large[20:24].view(2, 2), other[1:]]) == (1 << 20) + 32
+    watched = SimpleNamespace(num_bytes=1 << 20)
+    packed = _flash_attend._Packed(tangram.Mask.causal(ROWS), ROWS, ROWS, 1)
+    assert _flash_attend._bytes_of(packed._replace(watched=watched)) == _flash_attend._bytes_of(packed) + (1 << 20)
