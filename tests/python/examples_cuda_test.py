@@ -38,6 +38,7 @@ def run(command, script, printed):
         ("10_one_graph/one_graph.py", "captured once: weights agree"),
         ("11_top_k_blocks/top_k.py", "gradients agree with dense scores"),
         ("12_masks_on_the_gpu/tokens.py", "results agree"),
+        ("13_prefix_trees/grpo.py", "rewards agree"),
     ],
 )
 def test_examples_of_one_gpu(script, printed):

@@ -134,3 +134,18 @@ def test_results_are_tensors_where_tensors_were_given():
     assert tree.to("meta").positions().device.type == "meta"
     of_lists = trees.from_sequences([[1, 2], [1, 3]], min_shared=1)
     assert not hasattr(of_lists.tokens, "data_ptr") and torch.equal(of_lists.to("cpu").tokens, torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_the_benchmark_runs_on_cpus(ranks, tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "python" / "tree_steps.py"
+    table = tmp_path / "steps.csv"
+    printed = run_script(script, "--tiny", "--rounds", "1", "--csv", table, ranks=ranks)
+    header, *lines = table.read_text().splitlines()
+    systems = ["tree", "packed"] if ranks else ["tree", "packed", "sdpa"]
+    assert header in printed and header.startswith("version,machine,batch,system,")
+    rows = [dict(zip(header.split(","), line.split(","), strict=True)) for line in lines]
+    assert [row["system"] for row in rows] == systems * 5
+    for tree, packed in zip(rows[:: len(systems)], rows[1 :: len(systems)], strict=True):
+        assert int(tree["rows"]) < int(packed["rows"]) == int(tree["sequence_tokens"])
+        assert float(tree["predicted"]) > (0 if ranks else 1) and int(tree["area"]) < int(packed["area"])
