@@ -352,6 +352,12 @@ void bind_mask(nb::module_& m) {
       .def_prop_ro("area", &Mask::area, "Number of visible cells.")
       .def_prop_ro("slices",
                    [](const Mask& self) { return std::vector<AttnSlice>(self.slices().begin(), self.slices().end()); })
+      // Masks do not change: a copy is the mask itself, for which caches hold what is prepared.
+      .def(
+          "__copy__", [](nb::handle_t<Mask> self) { return nb::borrow(self); }, nb::sig("def __copy__(self) -> Mask"))
+      .def(
+          "__deepcopy__", [](nb::handle_t<Mask> self, nb::handle) { return nb::borrow(self); }, "memo"_a,
+          nb::sig("def __deepcopy__(self, memo: object) -> Mask"))
       .def("_bytes_of_slices", &bytes_of_slices)
       .def_static("_of_bytes", &mask_of_bytes, "seqlen_q"_a, "seqlen_k"_a, "slices"_a)
       .def(

@@ -69,7 +69,3 @@ for _kind in _FIELDS:
     copyreg.pickle(_kind, _reduce)
 copyreg.pickle(Mask, _reduce_mask)
 copyreg.pickle(Plan, _reduce_plan)
-# Masks do not change: a copy is the mask itself, for which caches hold what is prepared.
-_mask: Any = Mask
-_mask.__copy__ = lambda self: self
-_mask.__deepcopy__ = lambda self, _memo: self

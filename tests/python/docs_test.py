@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from ranks.start import SERVER, run_script  # noqa: E402
+from ranks.start import SERVER, free_ports, run_script  # noqa: E402
 
 if importlib.util.find_spec("transformers") is not None:
     SERVER.set_forkserver_preload(["torch.distributed", "tangram.distributed", "transformers.modeling_utils"])
@@ -26,15 +26,18 @@ BLOCKS = [
 ]
 
 
-def test_pages_of_the_guide_as_one_rank(tmp_path):
-    program = "import torch.distributed as dist\n"
-    for name, block in BLOCKS:
-        program += f"print({name!r})\nexec(compile({block!r}, {name!r}, 'exec'), {{}})\n"
-        program += "if dist.is_initialized(): dist.destroy_process_group()\n"
+@pytest.mark.parametrize("ranks", [1, 2] if os.environ.get("TANGRAM_TEST_LONG") == "1" else [2])
+def test_pages_of_the_guide_run_under_torchrun(ranks, tmp_path):
+    """One after another in the same processes. Snippets that drew another batch on every rank failed on two."""
+    program = "import os\nimport torch.distributed as dist\n"
+    for (name, block), port in zip(BLOCKS, free_ports(len(BLOCKS)), strict=True):
+        program += f"print({name!r}, flush=True)\nos.environ['MASTER_PORT'] = '{port}'\n"
+        program += f"exec(compile({block!r}, {name!r}, 'exec'), {{}})\n"
+        program += "if dist.is_initialized():\n    dist.barrier()\n    dist.destroy_process_group()\n"
     script = tmp_path / "pages.py"
     script.write_text(program)
-    printed = run_script(script, ranks=1)
-    assert len(BLOCKS) >= 4 and all(name in printed for name, _ in BLOCKS)
+    printed = run_script(script, ranks=ranks)
+    assert len(BLOCKS) >= 4 and all(printed.count(name) >= ranks for name, _ in BLOCKS)
 
 
 def test_the_script_of_the_readme_on_two_ranks(tmp_path):

@@ -42,16 +42,20 @@ def run_as_main(arguments, env, printed):
     os._exit(status)
 
 
-def free_port():
-    """A port outside the ephemeral range: no process takes it before rank 0 has imported and listens."""
-    for port in random.SystemRandom().sample(range(20000, 32000), 100):  # tests that run beside this one have seeds
+def free_ports(count=1):
+    """Ports outside the ephemeral range: no process takes them before rank 0 has imported and listens."""
+    ports = []
+    # Tests that run beside this one have seeds.
+    for port in random.SystemRandom().sample(range(20000, 32000), 100 + count):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
-    raise OSError("no port is free")
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError(f"too few ports are free (got {len(ports)} of {count})")
 
 
 def run_script(*arguments, ranks=0, timeout=400, status=0, **env):
@@ -61,7 +65,7 @@ def run_script(*arguments, ranks=0, timeout=400, status=0, **env):
     Ranks that are still there when one has failed have ten seconds left, so that they can say what they saw.
     """
     arguments = [str(a) for a in arguments]
-    group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks else {}
+    group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()[0])} if ranks else {}
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, str(rank)) for rank in range(max(ranks, 1))]
         processes = []
