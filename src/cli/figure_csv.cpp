@@ -29,7 +29,7 @@ FigureCsv::FigureCsv(std::string_view machine)
 
 void FigureCsv::add(const FigureContext& context, std::string_view figure, std::string_view unit, double value) {
   const HeadConfig& heads = context.heads;
-  text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.9g}\n", prefix_, quoted(context.mask),
+  text_ += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{:.9g}\n", prefix_, cli::quoted(context.mask),
                        context.seqlen_q, context.seqlen_k, context.cp_size, context.chunk_size, heads.num_heads_q,
                        heads.num_heads_kv, heads.head_dim, heads.head_dim_v, to_string(heads.dtype), context.backend,
                        context.transport, context.strategy, figure, unit, value);

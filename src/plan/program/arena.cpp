@@ -4,6 +4,8 @@
 #include "plan/program/arena.hpp"
 
 #include <algorithm>
+#include <variant>
+#include <vector>
 
 #include "core/require.hpp"
 #include "core/rounding.hpp"
@@ -48,6 +50,16 @@ Exchange in_units(const ArenaLayout& layout, const GroupCast& cast) {
   return units;
 }
 
+/// Their numbers, as operations begin them. The backward pass of a ring casts blocks of keys and of gradients in turns.
+std::vector<int> casts_in_order(const Program& program) {
+  std::vector<int> order;
+  for (const Op& op : program.ops) {
+    if (const auto* cast = std::get_if<GroupCastOp>(&op)) order.push_back(cast->cast);
+  }
+  TANGRAM_ASSERT(order.size() == program.casts.size());
+  return order;
+}
+
 }  // namespace
 
 ArenaLayout lay_out_arena(const Program& program) {
@@ -64,10 +76,12 @@ ArenaLayout lay_out_arena(const Program& program) {
     layout.offsets.push_back(end);
     end += round_up(region.bytes(), kAlignment);
   }
-  for (const GroupCast& cast : program.casts) {
+  layout.stages.resize(program.casts.size());
+  for (const int number : casts_in_order(program)) {
+    const GroupCast& cast = program.casts[static_cast<size_t>(number)];
     const bool returns = !cast.items.empty() && cast.items.front().target.memory == Memory::kReturned;
     std::vector<Exchange>& stages = returns ? layout.returns : layout.casts;
-    layout.stages.push_back({returns, static_cast<int>(stages.size())});
+    layout.stages[static_cast<size_t>(number)] = {returns, static_cast<int>(stages.size())};
     stages.push_back(by_region ? *cast.items.front().exchange : in_units(layout, cast));
   }
   return layout;

@@ -23,8 +23,8 @@ struct ArenaLayout {
   std::vector<int64_t> offsets;
   int64_t arena_bytes = 0;
   int64_t work_bytes = 0;
-  /// Of each cast whether it returns partial results to kReturned, and its number among those that do or do not: the
-  /// stage of a pass.
+  /// Of each cast whether it returns partial results to kReturned, and its number among those that do or do not, in the
+  /// order in which they begin: the stage of a pass.
   struct Stage {
     bool returns = false;
     int number = 0;

@@ -275,6 +275,7 @@ DevicePassSpec pass_spec(const DeviceProgram& program, const char* label, int64_
   for (size_t cast = 0; cast < program.program.casts.size(); ++cast) {
     if (program.program.casts[cast].credited) spec.credited.push_back(program.layout.stages[cast].number);
   }
+  std::sort(spec.credited.begin(), spec.credited.end());
   spec.reuses_sources = std::any_of(program.program.ops.begin(), program.program.ops.end(),
                                     [](const Op& op) { return std::holds_alternative<WaitSendOp>(op); });
   spec.recv_buffers = {{.rows = arena_bytes / kArenaUnit, .heads = 1, .dim = kFloatsInUnit, .dtype = DType::kFloat32}};

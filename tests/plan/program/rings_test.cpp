@@ -57,6 +57,23 @@ TEST(Rings, TakeAsMuchMemoryOnAnyNumberOfRanks) {
   }
 }
 
+// Over several nodes a transport takes stages in ascending order alone.
+TEST(Rings, StagesAreNumberedInTheOrderInWhichCastsBegin) {
+  const auto plan = ring_plan(4);
+  const Program program = backward_program(*plan, 0, plain_call(), target_of(1), false);
+  const ArenaLayout layout = lay_out_arena(program);
+  ASSERT_EQ(layout.stages.size(), program.casts.size());
+  int next = 0;
+  std::vector<int> numbers;
+  for (const Op& op : program.ops) {
+    const auto* cast = std::get_if<GroupCastOp>(&op);
+    if (cast == nullptr) continue;
+    numbers.push_back(cast->cast);
+    EXPECT_EQ(layout.stages[static_cast<size_t>(cast->cast)].number, next++);
+  }
+  EXPECT_FALSE(std::is_sorted(numbers.begin(), numbers.end())) << "keys and gradients move in turns";
+}
+
 TEST(Rings, HaveMemoryForEachBlockWhereATransportGivesNoCredits) {
   constexpr int64_t kBlock = 2 * kRowsOfRank * 2 * 8 * sizeof(float);
   for (const int cp_size : {4, 8}) {
