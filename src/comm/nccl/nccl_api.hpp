@@ -21,7 +21,7 @@ struct NcclApi {
   struct UniqueId {
     char bytes[128] = {};
   };
-  enum Result : int { kSuccess = 0, kInProgress = 7 };
+  enum Result : int { kSuccess = 0, kRemoteError = 6, kInProgress = 7 };
   static constexpr int kUint8 = 1;  // ncclDataType_t
   /// As of 2.18: a library that is newer takes what it lacks from its defaults, told by size and version.
   struct Config {

@@ -30,6 +30,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{5};
 constexpr double kPeersStop_s = 1;
+constexpr double kNaming_s = 2;   // NCCL says that a peer is gone, not which; others know it within a second
 constexpr double kSetup_s = 60;   // at least, for connecting: NCCL looks at the whole machine
 constexpr int kDefaultCtas = 16;  // 230 GB/s at 16 and 118 at 8 thread blocks that copy, as measured on H200
 constexpr int kNetworkCtas = 4;   // between nodes, where a link is slower by far
@@ -142,14 +143,28 @@ void NcclGroup::connect() {
 
 double NcclGroup::setup_timeout_s() const { return std::max(state_.timeout_s(), kSetup_s); }
 
+bool NcclGroup::has_failed() {
+  const cuda::ControlBlockRow& row = state_.control_block().row(state_.rank());
+  return HostControlBlock::load(row.report) != 0 || HostControlBlock::load(row.host_abort) != 0;
+}
+
+void NcclGroup::check(int result, const char* call) {
+  if (result == NcclApi::kRemoteError) {
+    const double end_s = steady_seconds() + kNaming_s;
+    while (!has_failed() && steady_seconds() < end_s) rest();
+    if (has_failed()) state_.check();
+  }
+  api_.check(result, call);
+}
+
 void NcclGroup::settle(const char* call, double timeout_s) {
   const double end_s = steady_seconds() + timeout_s;
   int result = NcclApi::kInProgress;
   InterruptClock interrupts;
   while (true) {
     interrupts.check();
-    api_.check(api_.comm_get_async_error(comm_, &result), call);
-    api_.check(result, call);
+    check(api_.comm_get_async_error(comm_, &result), call);
+    check(result, call);
     if (result == NcclApi::kSuccess) return;
     if (steady_seconds() > end_s) {
       throw Timeout(fmt::format("{}: the ranks did not come together within {:g} s (noticed by rank {})", call,
@@ -220,7 +235,7 @@ void NcclGroup::exchange(std::span<const Message> sends, const Buffers& from, st
                          comm_, stream_.get()));
   }
   keep_first(api_.group_end());  // in any case, or all later calls of this thread would belong to the group
-  api_.check(result, "ncclGroupEnd");
+  check(result, "ncclGroupEnd");
   settle("ncclGroupEnd", is_connected_ ? state_.timeout_s() : setup_timeout_s());
 }
 
@@ -252,14 +267,13 @@ void NcclGroup::all_reduce(float* values, int count, bool is_max, cudaStream_t c
 
 void NcclGroup::watch() {
   static_cast<void>(cudaSetDevice(device_));
-  const cuda::ControlBlockRow& row = state_.control_block().row(state_.rank());
   uint64_t seen = 0;
   double since_s = steady_seconds();
   while (!stopping_) {
     look_at_deadline(seen, since_s);
     look_at_peers();
     look_at_nccl();
-    if (HostControlBlock::load(row.report) != 0 || HostControlBlock::load(row.host_abort) != 0) {
+    if (has_failed()) {
       const std::lock_guard lock(mutex_);
       abandon();
       return;
@@ -310,6 +324,10 @@ void NcclGroup::look_at_nccl() {
     int result = NcclApi::kSuccess;
     if (comm_ == nullptr || api_.comm_get_async_error(comm_, &result) != NcclApi::kSuccess) return;
     if (result == NcclApi::kSuccess || result == NcclApi::kInProgress) return;
+    if (result == NcclApi::kRemoteError) {
+      if (lost_since_s_ == 0) lost_since_s_ = steady_seconds();
+      if (steady_seconds() - lost_since_s_ < kNaming_s) return;
+    }
     text = fmt::format("NCCL: {}", api_.get_error_string(result));
   }
   state_.give_up(text);

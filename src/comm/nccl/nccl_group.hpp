@@ -71,6 +71,9 @@ class NcclGroup {
   void connect();
   /// Waits, with a deadline, until NCCL has done what it does in the background.
   void settle(const char* call, double timeout_s);
+  /// Throws CommError with NCCL's own text unless `result` is no error; of a peer that is gone, with its name.
+  void check(int result, const char* call);
+  bool has_failed();
   double setup_timeout_s() const;
   /// Meets every peer once, so that connections are there before anything is timed or captured.
   void warm_up();
@@ -86,6 +89,7 @@ class NcclGroup {
   const int max_ctas_;
   GroupState state_;
   int device_ = 0;
+  double lost_since_s_ = 0;  // when NCCL first said that a peer is gone; 0: it has not
   OwnedStream stream_;
   OwnedEvent fork_, join_;
   cuda::DeviceBuffer counter_;
