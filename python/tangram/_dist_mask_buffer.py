@@ -18,7 +18,7 @@ from ._named import Named
 from ._runtime_key import DistAttnRuntimeKey, require_key
 from ._torch_pass import _NAMES
 from ._values import changed
-from .errors import InvalidArgument
+from .errors import InvalidArgument, NotAvailable
 
 _buffers: WeakSet[DistMaskBuffer] = WeakSet()
 
@@ -135,8 +135,8 @@ class DistMaskBuffer:
             backend: None takes the best for the device.
 
         Raises:
-            InvalidArgument: on every rank for what cannot be. NotAvailable: another transport than copy_engine, ranks
-                that share a GPU, several nodes.
+            InvalidArgument: on every rank for what cannot be. NotAvailable: no GPU, another transport than
+                copy_engine, ranks that share a GPU, several nodes.
         """
         known = [keys] if isinstance(keys, DistAttnRuntimeKey) else list(keys)
         if not known:
@@ -260,6 +260,11 @@ def key_of_call(
 
 
 def _this_gpu() -> int:
+    if not torch.cuda.is_available():
+        raise NotAvailable(
+            "DistMaskBuffer: needs a GPU, on which its graphs are replayed: on CPUs pass each key to calc_attn "
+            "(got no GPU that torch finds)"
+        )
     return torch.cuda.current_device()
 
 

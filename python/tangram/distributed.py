@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from . import _cuda, _settings, _torch_rows  # noqa: F401
@@ -35,6 +36,7 @@ from ._named import rename
 from ._rows import dispatch, dispatch_labels, get_loss_mask, get_position_ids, roll, undispatch
 from ._runtime_key import DistAttnRuntimeKey, clear_keys, require_key
 from ._shapes import dtype_remedy
+from ._tensor_values import raise_if_changed
 from ._torch_calc import backward_of, calc_compiled, forward_of, kv_rows, sink_values
 from ._torch_group import known_group
 from ._torch_pass import (
@@ -53,14 +55,19 @@ from .flex import AttnForwardMeta, by_head_groups
 
 
 def check_errors(cp_group_or_mesh: Any = None) -> None:
-    """Waits for this rank's GPU and raises what has gone wrong on it, or at a peer of this group: Timeout or CommError.
+    """Waits for this rank's GPU and raises what has gone wrong on it, or at a peer of this group: Timeout or CommError;
+    InvalidArgument for ranges in GPU memory that were overwritten. In a process without a group, what it called itself.
 
     Passes over GPUs are only enqueued, so a dead peer shows in the next call, or here: call it before results that no
     further call depends on are trusted. Without effect for tensors in host memory: their calls raise directly.
     """
-    group = known_group(cp_group_or_mesh)
-    if group is not None:
-        group.check()
+    if cp_group_or_mesh is not None or (dist.is_available() and dist.is_initialized()):
+        group = known_group(cp_group_or_mesh)
+        if group is not None:
+            group.check()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    raise_if_changed("check_errors")
 
 
 flex_key = magi_attn_flex_key

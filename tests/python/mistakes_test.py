@@ -504,3 +504,10 @@ def test_the_error_says_what_to_do(mistake):
 
 def test_there_are_thirty():
     assert len(MISTAKES) >= 30
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a process without a GPU")
+def test_a_buffer_over_ranks_without_a_gpu_is_not_available():
+    """It was torch's own error, that there is no driver."""
+    with pytest.raises(tangram.NotAvailable, match="DistMaskBuffer: needs a GPU.* pass each key to calc_attn"):
+        tangram.DistMaskBuffer(key())

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.distributed as dist  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 
 import tangram  # noqa: E402
@@ -282,3 +283,12 @@ def test_what_watched_tensors_keep_alive_is_counted_once():
     watched = SimpleNamespace(num_bytes=1 << 20)
     packed = _flash_attend._Packed(tangram.Mask.causal(ROWS), ROWS, ROWS, 1)
     assert _flash_attend._bytes_of(packed._replace(watched=watched)) == _flash_attend._bytes_of(packed) + (1 << 20)
+
+
+def test_errors_are_checked_in_a_process_without_a_group(monkeypatch):
+    """It asked for torch.distributed, without which calls on one GPU may go wrong too."""
+    assert not dist.is_initialized()
+    tangram.check_errors()
+    monkeypatch.setattr(_tensor_values, "_core", SimpleNamespace(take_changed_values=lambda: True))
+    with pytest.raises(tangram.InvalidArgument, match="check_errors: ranges and cu_seqlens in GPU memory must keep"):
+        tangram.check_errors()
