@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string message_of(const std::function<void()>& action) {
+std::string refusal_of(const std::function<void()>& action) {
   try {
     action();
   } catch (const InvalidArgument& error) {
@@ -117,18 +117,18 @@ TEST_P(HostSlots, WhatABackendOfHostMemoryCannotDoIsRefused) {
   const std::vector<std::span<const AttnSlice>> one(1, slices), three(3, slices);
   const std::vector<KeyReadyFlag> flags{{{0, 10}, 0}};
   const std::vector<LocalKvRange> ranges{{{0, 10}, 0}};
-  const auto build = [&](const MaskRequest& request) { return message_of([&] { backend_->build(request); }); };
+  const auto build = [&](const MaskRequest& request) { return refusal_of([&] { backend_->build(request); }); };
   EXPECT_THAT(build({.masks = three, .shape = shape}), HasSubstr("must divide the K/V heads (got 3 masks, 2 heads)"));
   EXPECT_THAT(build({.masks = {}, .shape = shape}), HasSubstr("got 0 masks"));
   EXPECT_THAT(build({.masks = one, .shape = shape, .ready_flags = flags}), HasSubstr("a backend that waits for keys"));
   EXPECT_THAT(build({.masks = one, .shape = shape, .local_ranges = ranges}),
               HasSubstr("a backend that waits for keys"));
   const MaskCapacity capacity{.max_documents = 4};
-  EXPECT_THAT(message_of([&] { backend_->make_slot(shape, &capacity); }), HasSubstr("a backend with padded slots"));
+  EXPECT_THAT(refusal_of([&] { backend_->make_slot(shape, &capacity); }), HasSubstr("a backend with padded slots"));
   const auto slot = backend_->make_slot(shape);
-  EXPECT_THAT(message_of([&] { backend_->install_device(*slot, CuSeqlens{}, nullptr); }),
+  EXPECT_THAT(refusal_of([&] { backend_->install_device(*slot, CuSeqlens{}, nullptr); }),
               HasSubstr("a backend with padded slots"));
-  EXPECT_THAT(message_of([&] { backend_->install(*slot, std::make_unique<MaskMetadata>(MaskPart::kForward)); }),
+  EXPECT_THAT(refusal_of([&] { backend_->install(*slot, std::make_unique<MaskMetadata>(MaskPart::kForward)); }),
               HasSubstr("must be of backend"));
 }
 
