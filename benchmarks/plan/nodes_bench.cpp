@@ -105,7 +105,7 @@ int main_of(int argc, char** argv) {
   const NodeShape nodes{std::atoi(argv[3]) * std::atoi(argv[4]), std::atoi(argv[4])};
   const int64_t rows = std::atoll(argv[5]);
   fmt::print(
-      "mask,nodes,rows_a_rank,seed,flat,relays,nodes,even,even/relays,total_flat,total,hops,most_flat,most,"
+      "mask,nodes,rows_a_rank,seed,flat,relays,own_rails,even,even/relays,total_flat,total,hops,most_flat,most,"
       "balance_flat,balance,ms_flat,ms\n");
   for (uint64_t seed = std::strtoull(argv[6], nullptr, 10); seed <= std::strtoull(argv[7], nullptr, 10); ++seed) {
     const Mask mask = mask_of(argv[2], histogram["intervals"], rows * nodes.cp_size, seed);

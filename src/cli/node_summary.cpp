@@ -86,7 +86,14 @@ std::string nodes_text(const Plan& plan) {
   const std::vector<std::vector<std::string>> cells = cells_of(crossing);
   TextTable table(cells[0]);
   for (size_t i = 1; i < cells.size(); ++i) table.add(cells[i]);
-  std::string text = fmt::format("nodes      {}\n{}", sentence(crossing), table.text());
+  std::string text =
+      fmt::format("nodes      {} nodes of {} ranks\n", crossing.nodes.num_nodes(), crossing.nodes.ranks_per_node);
+  text += fmt::format("crossing   {} K/V rows forward, each once to each node that needs it\n",
+                      with_commas(crossing.traffic.total()));
+  text += fmt::format(
+      "busiest    network card {} rows, the mean {:.0f}; {} rows over another rail than their owner's\n",
+      with_commas(crossing.traffic.busiest()), crossing.mean_of_rank(), with_commas(crossing.traffic.total_hops()));
+  text += table.text();
   const int num_more = crossing.nodes.num_nodes() - kMaxNodesShown;
   if (num_more > 0) text += fmt::format("  and {} more nodes\n", num_more);
   return text;

@@ -406,7 +406,7 @@ TEST(PlanVerb, SaysWhatCrossesBetweenNodes) {
   args.insert(args.end(), {"--html", html});
   const ProgramResult result = run_program(args);
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("nodes      4 nodes of 4 ranks; "));
+  EXPECT_THAT(result.out, HasSubstr("nodes      4 nodes of 4 ranks\ncrossing   "));
   EXPECT_THAT(result.out, HasSubstr("times are those of H200 nodes"));
   EXPECT_THAT(read_all(html), HasSubstr("<h2>Nodes</h2>"));
 }
