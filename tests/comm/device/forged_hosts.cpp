@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,8 +50,18 @@ ForgedHosts::ForgedHosts() {
   hosts_[1] = open_network();
   holder_ = ::fork();  // which `ip` finds the second network by
   if (holder_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it holds the pipes of its parent, whose reader waits for their end
     while (true) ::pause();
   }
+  try {
+    connect();
+  } catch (...) {
+    release();
+    throw;
+  }
+}
+
+void ForgedHosts::connect() {
   enter(0);
   run_ip(fmt::format("link add cable type veth peer name cable_end netns {}", holder_));
   for (int host = 0; host < 2; ++host) {
@@ -63,7 +74,9 @@ ForgedHosts::ForgedHosts() {
   enter(0);
 }
 
-ForgedHosts::~ForgedHosts() {
+ForgedHosts::~ForgedHosts() { release(); }
+
+void ForgedHosts::release() {
   if (holder_ > 0) {
     ::kill(holder_, SIGKILL);
     ::waitpid(holder_, nullptr, 0);

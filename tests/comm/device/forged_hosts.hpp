@@ -26,6 +26,9 @@ class ForgedHosts {
   static void cut_cable();
 
  private:
+  void connect();
+  void release();
+
   int hosts_[2] = {-1, -1};
   int holder_ = -1;
 };
