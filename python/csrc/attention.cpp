@@ -185,7 +185,11 @@ void bind_backends(nb::module_& m) {
   nb::class_<AttnBackendInfo>(m, "AttnBackendInfo", "An attention backend of this build.")
       .def_ro("name", &AttnBackendInfo::name)
       .def_ro("available", &AttnBackendInfo::available)
-      .def_ro("detail", &AttnBackendInfo::detail);
+      .def_ro("detail", &AttnBackendInfo::detail)
+      .def("__repr__", [](const AttnBackendInfo& self) {
+        return fmt::format("AttnBackendInfo(name='{}', available={}, detail='{}')", self.name,
+                           self.available ? "True" : "False", self.detail);
+      });
   m.def("list_backends", &list_attn_backends, "Every attention backend of this build, best first.");
   nb::class_<Backend>(m, "Backend", "Attention on one device.")
       .def(nb::new_([](const std::string& name, int num_threads, int device) {
