@@ -188,7 +188,11 @@ void bind_backends(nb::module_& m) {
       .def_ro("detail", &AttnBackendInfo::detail)
       .def_prop_ro(
           "on_gpu", [](const AttnBackendInfo& self) { return self.memory == MemoryKind::kDevice; },
-          "Whether its tensors lie in the memory of a GPU.");
+          "Whether its tensors lie in the memory of a GPU.")
+      .def("__repr__", [](const AttnBackendInfo& self) {
+        return fmt::format("AttnBackendInfo(name='{}', available={}, detail='{}')", self.name,
+                           self.available ? "True" : "False", self.detail);
+      });
   m.def("list_backends", &list_attn_backends, "Every attention backend of this build, best first.");
   nb::class_<Backend>(m, "Backend", "Attention on one device.")
       .def(nb::new_([](const std::string& name, int num_threads, int device) {

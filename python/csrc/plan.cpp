@@ -74,12 +74,22 @@ void bind_parts(nb::module_& m) {
       .def_ro("kv_rows", &RankPlan::kv_rows)
       .def_ro("remote_kv_rows", &RankPlan::remote_kv_rows)
       .def_ro("forward", &RankPlan::forward)
-      .def_ro("backward", &RankPlan::backward);
+      .def_ro("backward", &RankPlan::backward)
+      .def("__repr__", [](const RankPlan& self) {
+        return fmt::format(
+            "RankPlan(slices={}, area={}, kv_rows={}, remote_kv_rows={}, forward={}, backward={} stages)",
+            self.slices.size(), self.area, self.kv_rows, self.remote_kv_rows, self.forward.size(),
+            self.backward.size());
+      });
   bind_equality(rank);
   nb::class_<PredictedTime>(m, "PredictedTime", "Seconds of a step on the slowest rank, by the cost model.")
       .def_ro("forward_s", &PredictedTime::forward_s)
       .def_ro("backward_s", &PredictedTime::backward_s)
-      .def_ro("exposed_s", &PredictedTime::exposed_s);
+      .def_ro("exposed_s", &PredictedTime::exposed_s)
+      .def("__repr__", [](const PredictedTime& self) {
+        return fmt::format("PredictedTime(forward_s={:.4g}, backward_s={:.4g}, exposed_s={:.4g})", self.forward_s,
+                           self.backward_s, self.exposed_s);
+      });
 }
 
 void bind_cache(nb::module_& m) {

@@ -65,7 +65,7 @@ def check_errors(cp_group_or_mesh: Any = None) -> None:
         group = known_group(cp_group_or_mesh)
         if group is not None:
             group.check()
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
     raise_if_changed("check_errors")
 

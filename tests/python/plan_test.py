@@ -333,6 +333,20 @@ def test_pickles_of_masks_hold_no_object_for_each_slice():
         _values._make_mask(64, 64, bytes(47))
 
 
+def test_what_is_printed_says_what_it_is():
+    """It was the address of an object."""
+    plan = tangram.plan(Mask.causal(512), 2)
+    rank = plan.ranks[0]
+    assert repr(rank) == (
+        f"RankPlan(slices={len(rank.slices)}, area={rank.area}, kv_rows={rank.kv_rows}, "
+        f"remote_kv_rows={rank.remote_kv_rows}, forward={len(rank.forward)}, backward={len(rank.backward)} stages)"
+    )
+    predicted = plan.predicted
+    assert repr(predicted).startswith(f"PredictedTime(forward_s={predicted.forward_s:.4g}, backward_s=")
+    cpu = next(info for info in tangram.list_backends() if info.name == "cpu")
+    assert repr(cpu) == f"AttnBackendInfo(name='cpu', available=True, detail={cpu.detail!r})"
+
+
 def test_pad_size():
     for total in (1, 63, 64, 100, 512):
         pad = tangram.compute_pad_size(total, cp_size=2, chunk_size=64)
