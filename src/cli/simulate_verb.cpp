@@ -195,22 +195,28 @@ std::string points_text(const std::vector<Point>& points, const MachineModel& ma
                         with_commas(point.cp_size), point.cp_size == 1 ? "" : "s");
     TextTable table({"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes",
                      "busiest card", "memory"});
-    std::string remarks;
+    std::string remarks, cards;
     for (const StrategyPrediction& p : point.predictions) {
       has_hierarchical = has_hierarchical || p.strategy == "tangram_hierarchical";
       has_nodes = has_nodes || p.strategy == "tangram_nodes" || p.busiest_card_bytes > 0;
       if (const std::string said = remark(p, machine); !said.empty())
         remarks += wrapped(fmt::format("  {}:", p.strategy), said);
       if (!p.infeasible.empty()) {
-        table.add({p.strategy, "–", "–", "–", "–", "–", "–", "–", "–", "–"});
+        table.add({p.strategy, "–", "–", "–", "–", "–", "–", "–", "–"});
         continue;
       }
       table.add({p.strategy, seconds_text(p.step_s()), seconds_text(p.forward_s), seconds_text(p.backward_s),
                  seconds_text(p.exposed_s), fmt::format("{:.1f} %", 100 * efficiency(point, p)),
                  bytes_text((p.forward_bytes + p.backward_bytes) / point.cp_size), bytes_text(p.between_bytes),
-                 p.busiest_card_bytes > 0 ? bytes_text(p.busiest_card_bytes) : "–", bytes_text(p.peak_bytes)});
+                 bytes_text(p.peak_bytes)});
+      if (p.busiest_card_bytes > 0) {
+        cards += fmt::format("{} {} {}", cards.empty() ? "  busiest network card:" : ",", p.strategy,
+                             bytes_text(p.busiest_card_bytes));
+      }
     }
-    text += table.text() + remarks;
+    text += table.text();
+    if (!cards.empty()) text += cards + "\n";
+    text += remarks;
   }
   text +=
       "\nexposed: communication that no compute hides; rate: share of one rank's rate that each rank keeps;\n"
@@ -221,7 +227,7 @@ std::string points_text(const std::vector<Point>& points, const MachineModel& ma
   if (has_nodes) {
     text +=
         "tangram_nodes: the same, of a plan that knows nodes, its rows spread over the rails of a node\n"
-        "busiest card: sent or received by one network card, counted for Tangram's own plans\n";
+        "busiest network card: what one card sends or receives in a step, of Tangram's own plans\n";
   }
   return text;
 }

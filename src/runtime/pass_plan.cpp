@@ -72,6 +72,7 @@ uint64_t hash_of_config(const Plan& plan) {
   }
   for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
   hasher.add(plan.movement);
+  if (plan.config.cost.ranks_per_node > 0) hasher.add(static_cast<uint64_t>(plan.config.cost.ranks_per_node));
   for (const RankPlan& rank : plan.ranks) {
     for (const auto* stages : {&rank.forward, &rank.backward}) {
       for (const Stage& stage : *stages) {

@@ -16,7 +16,6 @@
 namespace tangram::cli {
 namespace {
 
-using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
@@ -60,11 +59,11 @@ TEST(SimulateVerb, TextFitsInto120ColumnsAndExplainsWhatItNames) {
     const auto columns = std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xc0) != 0x80; });
     EXPECT_LE(columns, 120) << line;
   }
-  EXPECT_THAT(
-      result.out,
-      ContainsRegex("rate   received   between nodes   busiest card +memory\n"));  // no column without a heading
+  EXPECT_THAT(result.out,
+              HasSubstr("rate   received   between nodes      memory\n"));  // no column without a heading
   EXPECT_THAT(result.out, HasSubstr("  tangram_hierarchical: all ranks are in one node\n"));
   EXPECT_THAT(result.out, HasSubstr("rate: share of one rank's rate"));
+  EXPECT_THAT(result.out, HasSubstr("  busiest network card: tangram 7.00 GiB, tangram_hierarchical 896.0 MiB\n"));
   EXPECT_THAT(result.out, HasSubstr("tangram_hierarchical: tangram whose rows cross to each node once"));
 }
 

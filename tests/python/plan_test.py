@@ -170,6 +170,17 @@ def test_rates_are_those_of_the_class_of_head_dims():
         CostModel(head_dim_rates=[(64, 64, 1.0, 1.0)])
 
 
+def test_cost_models_know_nodes():
+    flat, nodes = CostModel(), CostModel(ranks_per_node=2, between_bytes_per_s=25e9, between_sms=2)
+    assert flat.ranks_per_node == 0 and nodes.sms == flat.sms == 132
+    assert eval(repr(nodes), vars(tangram)) == nodes != flat and hash(nodes) != hash(flat)
+    mask = Mask.varlen([0, 700, 1100, 1800, 2048], causal=True)
+    plan = tangram.plan(mask, 4, config=DistAttnConfig(cost=nodes))
+    assert Plan.from_json(plan.to_json()).config.cost == nodes
+    with pytest.raises(tangram.InvalidArgument, match="cost.ranks_per_node must divide cp_size"):
+        tangram.plan(mask, 4, config=DistAttnConfig(cost=CostModel(ranks_per_node=3)))
+
+
 @pytest.mark.parametrize(
     ("config", "text"),
     [
