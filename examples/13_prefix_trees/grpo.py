@@ -25,7 +25,8 @@ from tangram import trees
 STEPS, UPDATES, PROMPTS, SAMPLES, PROMPT, COMPLETION = 50, 2, 2, 8, 48, 8
 VOCABULARY, HEADS, DIM, LAYERS = 8, 2, 64, 1
 CLIP, KL = 0.2, 0.02
-BOUNDS = {"cpu": 1e-4, "cuda": 2e-3}  # over 100 updates: float32; bfloat16 in attention
+# Over 100 updates: float32; attention in bfloat16, whose roundings grow with each update (1.8e-2 on an H200).
+BOUNDS = {"cpu": 1e-4, "cuda": 5e-2}
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
