@@ -49,7 +49,7 @@ int bench_comm_main(const BenchVerbOptions& options) {
   const MaskOptions& mask = options.mask;
   require(!options.plan_only, "--comm-only: cannot be combined with --plan-only");
   require(mask.mask_file.empty() && mask.family.empty() && mask.cu_seqlens.empty() && mask.doc_lengths.empty() &&
-              mask.total_seqlen == -1 && mask.seqlen == -1,
+              mask.sequences.empty() && mask.total_seqlen == -1 && mask.seqlen == -1,
           "--comm-only: takes no mask, which would have no effect");
   require(2 <= options.dist.cp_size && options.dist.cp_size <= 256,
           "--cp-size: must lie in [2, 256] with --comm-only (got {})", options.dist.cp_size);

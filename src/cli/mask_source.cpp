@@ -10,6 +10,7 @@
 #include "cli/doc_lengths.hpp"
 #include "cli/mask_json.hpp"
 #include "cli/options.hpp"
+#include "cli/sequences_file.hpp"
 #include "cli/text_file.hpp"
 #include "core/nearest_word.hpp"
 #include "core/require.hpp"
@@ -160,16 +161,18 @@ void require_one_source(const MaskOptions& options) {
   see(!options.mask_file.empty(), "--mask");
   see(!options.cu_seqlens.empty(), "--cu-seqlens");
   see(!options.doc_lengths.empty(), "--doc-lengths");
+  see(!options.sequences.empty(), "--sequences");
   see(options.total_seqlen != -1, "--total-seqlen");
   see(options.seqlen != -1 || (options.family == "shared_prefix" && count == 0), "--seqlen");
   require(count > 0 || options.family.empty(),
           "--family {}: needs a length: --seqlen N, --cu-seqlens LIST, --doc-lengths FILE or --total-seqlen N",
           options.family);
   require(count > 0,
-          "mask: needs a source: --mask FILE, --family NAME --seqlen N, --cu-seqlens LIST, --doc-lengths FILE or "
-          "--total-seqlen N");
+          "mask: needs a source: --mask FILE, --family NAME --seqlen N, --cu-seqlens LIST, --doc-lengths FILE, "
+          "--sequences FILE or --total-seqlen N");
   require(count == 1, "mask: needs one source (got {})", given);
   require(options.mask_file.empty() || options.family.empty(), "--family: cannot be combined with --mask");
+  require(options.sequences.empty() || options.family.empty(), "--family: cannot be combined with --sequences");
   require(!options.mask_file.empty() || options.case_name.empty(), "--case: needs --mask FILE");
   require(options.seqlen == -1 || !options.family.empty(), "--seqlen: needs --family NAME");
   require(options.seqlen == -1 || options.seqlen >= 1, "--seqlen: must be positive (got {})", options.seqlen);
@@ -214,6 +217,13 @@ NamedMask load_mask(const MaskOptions& options) {
     NamedMask named{masks[0], printable(options.case_name.empty() ? options.mask_file : options.case_name)};
     if (masks.size() > 1) named.of_heads = std::move(masks);
     return named;
+  }
+  if (!options.sequences.empty()) {
+    require_effect(options, nullptr);
+    const PrefixTree tree = parse_sequences_json(read_text_file(options.sequences, "--sequences", kMaxFileBytes),
+                                                 fmt::format("--sequences '{}'", options.sequences));
+    return {tree.mask, fmt::format("prefix tree, {} sequences of {} tokens in {} rows", tree.num_sequences,
+                                   tree.sequence_tokens, tree.mask.seqlen_q())};
   }
   const Family family = options.family.empty() ? Family{Shape::kCausal, true} : parse_family(options.family);
   require_effect(options, &family);

@@ -60,6 +60,10 @@ void add_mask_options(CLI::App& app, MaskOptions& options) {
   add("--global", options.num_global, "rows that global_window shows to all")->type_name("N");
   add("--cu-seqlens", options.cu_seqlens, "document borders 0,n1,n1+n2,... or a file of them")->type_name("LIST|FILE");
   add("--doc-lengths", options.doc_lengths, "document lengths, one a line")->type_name("FILE");
+  add("--sequences", options.sequences,
+      "JSON file of sequences that share prefixes: {sequences: [[token, ...], ...], min_shared}, or {lengths, parents} "
+      "of a tree's nodes")
+      ->type_name("FILE");
   add("--total-seqlen", options.total_seqlen, "draw documents of real lengths up to so many tokens")->type_name("N");
   add("--seed", options.seed, "of the drawn documents and of random data (default 0)")->type_name("S");
   add("--length-histogram", options.length_histogram, "draw from this histogram instead of the built-in one")

@@ -32,6 +32,7 @@ struct MaskOptions {
   std::string continuations;
   std::string cu_seqlens;
   std::string doc_lengths;
+  std::string sequences;  // file of token lists, or of lengths with parents
   int64_t total_seqlen = -1;
   int64_t seed = 0;
   std::string length_histogram;

@@ -3,6 +3,7 @@
 """tree_batch: padded batches of completions through small random models, as trees and as they are."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
+from ranks.start import run_script  # noqa: E402
 from tangram import InvalidArgument  # noqa: E402
 from tangram.integrations.transformers import register  # noqa: E402
 from tangram.integrations.trees import tree_batch  # noqa: E402
@@ -109,3 +111,7 @@ def test_what_does_not_fit_is_refused():
 
     with pytest.raises(InvalidArgument, match=r"layers must be of full_attention or .* \(got chunked_attention\)"):
         tree_batch(ids, real, config=Chunked())
+
+
+def test_over_ranks():
+    run_script(Path(__file__).parent / "ranks" / "tree_batch_checks.py", ranks=2)
