@@ -193,8 +193,8 @@ std::string points_text(const std::vector<Point>& points, const MachineModel& ma
   for (const Point& point : points) {
     text += fmt::format("\n{}: {} tokens over {} rank{}\n", point.mask_name, with_commas(point.seqlen_q),
                         with_commas(point.cp_size), point.cp_size == 1 ? "" : "s");
-    TextTable table({"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes",
-                     "busiest card", "memory"});
+    TextTable table(
+        {"strategy", "step", "forward", "backward", "exposed", "rate", "received", "between nodes", "memory"});
     std::string remarks, cards;
     for (const StrategyPrediction& p : point.predictions) {
       has_hierarchical = has_hierarchical || p.strategy == "tangram_hierarchical";
