@@ -25,7 +25,7 @@ using Sequence = std::vector<int64_t>;
 
 PrefixTree parse(const std::string& text) { return parse_sequences_json(text, "s"); }
 
-std::string error_of(const std::string& text) {
+std::string refusal_of(const std::string& text) {
   try {
     parse(text);
   } catch (const InvalidArgument& error) {
@@ -147,7 +147,7 @@ TEST(ParseSequences, RefusesWhatIsNoForest) {
       {R"({"sequence":[[1]]})", "sequences"},
       {R"({)", "s:"},
   };
-  for (const auto& [text, expected] : cases) EXPECT_THAT(error_of(text), HasSubstr(expected)) << text;
+  for (const auto& [text, expected] : cases) EXPECT_THAT(refusal_of(text), HasSubstr(expected)) << text;
 }
 
 TEST(PlanVerb, PlansSequencesThatSharePrefixes) {
