@@ -38,8 +38,9 @@ int NodeMap::ranks_per_node() const {
   for (int rank = 1; rank <= num_ranks(); ++rank) {
     if (rank < num_ranks() && node_of(rank) == node_of(begin)) continue;
     common = std::gcd(common, rank - begin);
+    if (rank == num_ranks()) break;
     // Nodes are numbered by their first ranks, so that a lower number is of a node that was left before.
-    require(rank == num_ranks() || node_of(rank) > node_of(begin),
+    require(node_of(rank) > node_of(begin),
             "NodeMap: ranks of a node must be numbered one after the other, so start them node by node, as mpirun "
             "--map-by slot and srun --distribution=block do (got rank {} on {} again, behind ranks of {})",
             rank, name(node_of(rank)), name(node_of(begin)));
