@@ -57,7 +57,7 @@ class FlexAttention {
   FlexAttention(std::vector<std::vector<AttnSlice>> masks, const AttnShape& shape, const AttnBackend& backend);
   void prepare_backward(const CallOptions& call);
   void finish_ahead();
-  /// The part that such calls read, or would read; `installed`: of those that are there, if one will do.
+  /// The part that such calls read; a part of `installed` where one will do.
   MaskPart part_of(const CallOptions& call, MaskParts installed);
   void build_part(MaskPart part) const;
 

@@ -96,7 +96,7 @@ class MaskMetadata {
 class MaskSlot {
  public:
   virtual ~MaskSlot() = default;
-  /// Installed so far; of a padded slot, those that it has room for.
+  /// Installed so far; of a padded slot, all parts of its capacity.
   MaskParts parts() const { return parts_; }
   /// Memory of a device that it holds.
   virtual int64_t device_bytes() const { return 0; }

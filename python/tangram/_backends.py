@@ -24,7 +24,7 @@ _default_names: dict[bool, str] = {}
 
 
 def gpu_backends() -> list[str]:
-    """Those that can run here, best first."""
+    """Names of the backends of GPU memory that can run here, best first."""
     return [info.name for info in list_backends() if info.available and info.on_gpu]
 
 

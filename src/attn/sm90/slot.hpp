@@ -51,7 +51,8 @@ class Sm90Slot : public MaskSlot {
   /// Throw InvalidArgument, naming `function`, where what such a call reads is not installed.
   virtual void check_forward(const char* function) const = 0;
   virtual void check_backward(const char* function, const AttnBackwardArgs& args) const = 0;
-  /// What both passes of the slot may read at the latest when a call is put on `stream`.
+  /// Before a call is put on `stream`: orders it behind the upload of what it reads, or lets a captured graph keep
+  /// that.
   virtual void before_forward(cudaStream_t stream) const = 0;
   virtual void before_backward(const AttnBackwardArgs& args, cudaStream_t stream) const = 0;
 

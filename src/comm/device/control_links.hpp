@@ -27,7 +27,7 @@ class ControlLinks {
  public:
   /// Collective over `control`. The control block must be a linked one and outlive the links.
   ControlLinks(HostControlBlock& control_block, Communicator& control, double timeout_s);
-  /// Tells the peers all that is left to tell. Waits for those that run to hang up, kLeave_s at most.
+  /// Tells the peers all that is left to tell. Waits for peers that still run to hang up, kLeave_s at most.
   ~ControlLinks();
   ControlLinks(const ControlLinks&) = delete;
   ControlLinks& operator=(const ControlLinks&) = delete;
