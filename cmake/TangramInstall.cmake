@@ -19,6 +19,7 @@ foreach(
   schedule
   plan
   cuda
+  attn_gpu
   attn_sm90
   attn
   comm

@@ -23,8 +23,8 @@
 #include <tuple>
 #include <vector>
 
-#include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/metadata.hpp"
+#include "attn/gpu/gpu_model.hpp"
+#include "attn/gpu/metadata.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/device_buffer.hpp"
 #include "runtime/random_values.hpp"
@@ -81,11 +81,11 @@ class Problem {
     // Deterministic calls are not scheduled in pieces by length (docs/design/tile_schedule.md).
     const BackwardCalls calls = how.max_steps > 0 ? BackwardCalls::kDefault : BackwardCalls::kBoth;
     schedule::WorkList work =
-        schedule::make_work_list(mask_.tiles, of.slices, shape_, sm90::gpu_of_current_device(), {}, {calls, how});
+        schedule::make_work_list(mask_.tiles, of.slices, shape_, gpu::gpu_of_current_device(), {}, {calls, how});
     const MaskParts parts = calls == BackwardCalls::kDefault ? MaskParts(MaskPart::kBackward) : kBackwardParts;
     std::unique_ptr<MaskSlot> slot = backend_.make_slot(shape_);
-    backend_.install(
-        *slot, std::make_unique<sm90::BackwardMetadata>(parts, std::move(work), std::nullopt, sm90::KeySources()));
+    backend_.install(*slot,
+                     std::make_unique<gpu::BackwardMetadata>(parts, std::move(work), std::nullopt, gpu::KeySources()));
     return slot;
   }
 
@@ -164,7 +164,7 @@ void time_case(const test::ScheduleCase& of, const std::string& machine, std::sp
     std::unique_ptr<MaskSlot> lists;
   };
   std::vector<Timed> all;
-  const GpuModel gpu = sm90::gpu_of_current_device();
+  const GpuModel gpu = gpu::gpu_of_current_device();
   for (const schedule::TileSchedule& how : names.empty() || tried ? schedules_to_time(problem.mask(), gpu, tried)
                                                                   : named_schedules(problem.mask(), gpu, names)) {
     all.push_back({how, false, problem.lists(of, how)});

@@ -46,7 +46,13 @@ SliceLists checked(std::span<const AttnSlice> slices, const AttnShape& shape, co
   return slices_of(std::span(&mask, 1));
 }
 
-std::vector<std::span<const AttnSlice>> spans_of(const SliceLists& lists) { return {lists.begin(), lists.end()}; }
+using SliceSpans = std::vector<std::span<const AttnSlice>>;
+
+void install_part(const AttnBackend& backend, MaskSlot& slot, std::span<const std::vector<AttnSlice>> lists,
+                  const AttnShape& shape, MaskPart part) {
+  const SliceSpans masks(lists.begin(), lists.end());
+  backend.install(slot, backend.build({.masks = masks, .shape = shape, .parts = part, .gpu = backend.caps().gpu}));
+}
 
 }  // namespace
 
@@ -75,15 +81,11 @@ int64_t FlexAttention::device_bytes() const {
 MaskPart FlexAttention::part_of(const CallOptions& call, MaskParts installed) {
   if (call.deterministic) return MaskPart::kBackwardOrdered;
   if (!call.plain || installed.has(MaskPart::kBackward)) return MaskPart::kBackward;
-  if (!plain_part_) plain_part_ = backend_->backward_part(spans_of(masks_), shape_, call);
+  if (!plain_part_) plain_part_ = backend_->backward_part(SliceSpans(masks_.begin(), masks_.end()), shape_, call);
   return *plain_part_;
 }
 
-void FlexAttention::build_part(MaskPart part) const {
-  const std::vector<std::span<const AttnSlice>> masks = spans_of(masks_);
-  backend_->install(*slot_,
-                    backend_->build({.masks = masks, .shape = shape_, .parts = part, .gpu = backend_->caps().gpu}));
-}
+void FlexAttention::build_part(MaskPart part) const { install_part(*backend_, *slot_, masks_, shape_, part); }
 
 void FlexAttention::prepare_backward_async(bool deterministic, bool plain) {
   if (ahead_ != nullptr || backend_->memory() != MemoryKind::kDevice) return;
@@ -92,9 +94,7 @@ void FlexAttention::prepare_backward_async(bool deterministic, bool plain) {
   // What it uses stays where it is when the object is moved.
   ahead_ = std::make_unique<AsyncTask>(on_current_device(
       [backend = backend_, slot = slot_.get(), lists = std::span(std::as_const(masks_)), shape = shape_, part] {
-        const std::vector<std::span<const AttnSlice>> masks(lists.begin(), lists.end());
-        backend->install(*slot,
-                         backend->build({.masks = masks, .shape = shape, .parts = part, .gpu = backend->caps().gpu}));
+        install_part(*backend, *slot, lists, shape, part);
       }));
 }
 

@@ -72,7 +72,7 @@ class TileJoiner {
   TileJoiner(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu)
       : masks_(masks), shape_(shape), groups_per_mask_(num_groups / static_cast<int64_t>(masks.size())), gpu_(gpu) {}
 
-  HeadLists join(const GatherableTiles& gatherable) {
+  ForwardLists join(const GatherableTiles& gatherable) {
     AttnShape of_mask = shape_;
     of_mask.num_heads_q /= num_masks();
     of_mask.num_heads_kv /= num_masks();
@@ -90,7 +90,7 @@ class TileJoiner {
         continue;
       }
       if (gathered) {
-        lists_.gathered = true;
+        lists_.choice.gathers = true;
         const int32_t first_group = append(lists_.key_groups, gathered->groups);
         add(gathered->work_tiles, gathered->runs, tiles->intervals, first_group);
       } else {
@@ -172,7 +172,7 @@ class TileJoiner {
   int64_t groups_per_mask_;
   const GpuModel& gpu_;
   std::vector<Tiles> tiles_;  // of each mask
-  HeadLists lists_;
+  ForwardLists lists_;
 };
 
 int64_t steps_of(const std::vector<WorkTile>& work_tiles) {
@@ -358,9 +358,9 @@ class WorkJoiner {
 
 }  // namespace
 
-HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
-                     const GatherableTiles& gatherable) {
-  HeadLists lists = TileJoiner(masks, shape, num_groups, gpu).join(gatherable);
+ForwardLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups,
+                        const GpuModel& gpu, const GatherableTiles& gatherable) {
+  ForwardLists lists = TileJoiner(masks, shape, num_groups, gpu).join(gatherable);
   lists.num_masks = static_cast<int>(masks.size());
   return lists;
 }

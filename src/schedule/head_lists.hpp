@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "schedule/kv_splits.hpp"
+#include "schedule/forward_lists.hpp"
 #include "schedule/split_or_gather.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/attn_shape.hpp"
@@ -18,27 +18,11 @@
 
 namespace tangram::schedule {
 
-/// Query tiles of several masks. Mask g of n is of K/V heads [g * heads_kv / n, (g + 1) * heads_kv / n) and of their
-/// query heads. Head groups are as in ForwardParams: the query heads of a K/V head that share a tile.
-struct HeadLists {
-  std::vector<MaskTile> work_tiles;       ///< in scheduled order, each of one head group
-  std::vector<int32_t> work_tile_groups;  ///< of each work tile
-  std::vector<TileRange> runs;            ///< of all masks, as are the following
-  std::vector<RowInterval> intervals;
-  std::vector<int32_t> key_groups;    ///< as GatheredList::groups
-  std::vector<int32_t> part_rows;     ///< of each work tile, as PartList::first_rows; empty: all tiles are whole
-  std::vector<TileParts> part_tiles;  ///< one for all heads of a mask
-  std::vector<int32_t> part_heads;    ///< of each of these, the first query head; all have heads_q / n
-  bool gathered = false;              ///< for a kernel that gathers runs
-  int num_masks = 1;
-  int64_t num_part_rows = 0;  ///< of the workspace: a row has room for all heads, so that masks share rows
-};
-
 /// Work tiles as one launch schedules them: in sections of masks whose keys and values share the L2 cache, longest
 /// first in a section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are;
 /// no launch does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
-HeadLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu,
-                     const GatherableTiles& gatherable);
+ForwardLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups,
+                        const GpuModel& gpu, const GatherableTiles& gatherable);
 
 /// What a backward kernel walks of the masks, of which `transposed[g]` is the tile list of the transposed `slices[g]`.
 ///

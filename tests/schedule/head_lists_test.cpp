@@ -85,7 +85,7 @@ WorkList joined_work(const HeadProblem& p, BackwardCalls calls) {
 }
 
 /// The key that position `k` of a run stands for.
-int32_t key_of(const HeadLists& lists, const TileRange& run, int32_t k) {
+int32_t key_of(const ForwardLists& lists, const TileRange& run, int32_t k) {
   if (run.group_begin < 0) return k;
   const int32_t entry = lists.key_groups[static_cast<size_t>(run.group_begin + k / kGroupKeys)];
   return (entry < 0 ? ~entry : entry) + k % kGroupKeys;
@@ -100,7 +100,7 @@ TEST(HeadLists, EveryHeadGroupShowsTheCellsOfItsMaskOnce) {
     for (const auto& mask : p.masks) {
       tiles.push_back(build_tile_list(mask, p.shape.seqlen_q, p.shape.seqlen_k, {128 / pack, 128}));
     }
-    const HeadLists lists = join_tiles(tiles, p.shape, p.shape.num_heads_kv, p.gpu(), {tiles});
+    const ForwardLists lists = join_tiles(tiles, p.shape, p.shape.num_heads_kv, p.gpu(), {tiles});
     in_parts += lists.part_tiles.empty() ? 0 : 1;
     gathered += lists.key_groups.empty() ? 0 : 1;
     ASSERT_EQ(lists.work_tile_groups.size(), lists.work_tiles.size());
@@ -140,7 +140,7 @@ TEST(HeadLists, PartsOfAHeadGroupHaveRowsOfTheirOwn) {
   const HeadProblem p = head_problems()[3];
   std::vector<TileList> tiles;
   for (const auto& mask : p.masks) tiles.push_back(build_tile_list(mask, 16, 9000, {16, 128}));
-  const HeadLists lists = join_tiles(tiles, p.shape, 2, p.gpu(), {tiles});
+  const ForwardLists lists = join_tiles(tiles, p.shape, 2, p.gpu(), {tiles});
   ASSERT_EQ(lists.part_rows.size(), lists.work_tiles.size());
   std::set<std::pair<int32_t, int32_t>> taken;  // head group, row
   for (size_t i = 0; i < lists.work_tiles.size(); ++i) {
@@ -164,7 +164,7 @@ TEST(HeadLists, WorkTilesOfAllMasksComeLongestFirst) {
   const HeadProblem p = head_problems()[1];
   std::vector<TileList> tiles;
   for (const auto& mask : p.masks) tiles.push_back(build_tile_list(mask, 500, 500, {32, 128}));
-  const HeadLists lists = join_tiles(tiles, p.shape, 4, p.gpu(), {tiles});
+  const ForwardLists lists = join_tiles(tiles, p.shape, 4, p.gpu(), {tiles});
   const TileList runs{.shape = tiles[0].shape, .runs = lists.runs};
   std::vector<int64_t> steps;
   for (const MaskTile& work_tile : lists.work_tiles) steps.push_back(reference::steps_of(runs, work_tile));

@@ -9,15 +9,16 @@
 #include <cmath>
 #include <numbers>
 
+#include "attn/gpu/argument_checks.hpp"
+#include "attn/gpu/backward_scratch.hpp"
+#include "attn/gpu/call_workspace.hpp"
+#include "attn/gpu/gpu_model.hpp"
+#include "attn/gpu/slot.hpp"
 #include "attn/sm90/backward/launch.hpp"
 #include "attn/sm90/backward/pre_post_arguments.hpp"
-#include "attn/sm90/call_workspace.hpp"
-#include "attn/sm90/common/argument_checks.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/common/token_map.hpp"
-#include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/query_backward/call.hpp"
-#include "attn/sm90/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
@@ -26,8 +27,9 @@
 namespace tangram {
 namespace {
 
-using sm90::check_view;
-using sm90::Sm90Slot;
+using gpu::BackwardView;
+using gpu::check_view;
+using gpu::GpuSlot;
 using sm90::backward::grad_type;
 using sm90::backward::Params;
 using sm90::backward::PrePostParams;
@@ -41,7 +43,7 @@ void check_dtype(const char* name, DType dtype, DType prepared, bool float32_too
 }
 
 void check_tensors(const AttnShape& shape, const AttnBackwardArgs& args) {
-  sm90::check_inputs(kFunction, shape, args);
+  gpu::check_inputs(kFunction, shape, args);
   const bool reads_out = args.delta == nullptr;
   if (reads_out) check_view(kFunction, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view(kFunction, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
@@ -94,7 +96,7 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "Sm90Backend::backward: accumulate_dkv needs dk and dv in float32 (got {})", to_string(args.dk.dtype));
   check_places(shape, args);
-  sm90::check_softmax(kFunction, shape, args);
+  gpu::check_softmax(kFunction, shape, args);
   require(args.dsink == nullptr || !args.sink.empty(), "Sm90Backend::backward: dsink needs a sink (got none)");
 }
 
@@ -145,6 +147,32 @@ void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs&
   params.head_dim_v = shape.head_dim_v;
 }
 
+void fill_lists(Params& params, PrePostParams& pre_post, const BackwardView& view) {
+  params.work_tiles = view.work_tiles;
+  params.runs = view.runs;
+  params.run_tiles = view.run_tiles;
+  params.q_tiles = pre_post.q_tiles = view.q_tiles;
+  params.intervals = view.intervals;
+  params.covered_queries = view.covered_queries;
+  pre_post.covered_queries = view.covered_queries_pre_post;
+  params.dq_order_segments = view.dq_order_segments;
+  params.mask_info = pre_post.mask_info = view.mask_info;
+  params.zeroed_sums = pre_post.zeroed_sums = view.zeroed_sums;
+  params.num_work_tiles = view.num_work_tiles;
+  params.num_q_tiles = view.q_tile_stride;
+  pre_post.num_q_tiles = view.num_q_tiles;
+  pre_post.heads_per_mask = view.heads_per_mask;
+  pre_post.num_accum_tiles = view.num_accum_tiles;
+  params.walk = view.walk;
+  const gpu::BackwardScratch& scratch = view.scratch;
+  params.stats = pre_post.stats = scratch.stats;
+  params.dq_sums = pre_post.dq_sums = scratch.dq_sums;
+  params.accum_tiles = scratch.accum_tiles;
+  params.dq_semaphore = pre_post.dq_semaphore = scratch.dq_semaphore;
+  params.split_semaphore = pre_post.split_semaphore = scratch.split_semaphore;
+  params.ticket = pre_post.ticket = scratch.ticket;
+}
+
 void fill_edge(PrePostParams& pre_post, const AttnShape& shape, const AttnBackwardArgs& args, float softmax_scale) {
   sm90::backward::fill_rows(pre_post, args);
   pre_post.delta = args.delta;
@@ -159,6 +187,7 @@ void fill_edge(PrePostParams& pre_post, const AttnShape& shape, const AttnBackwa
   pre_post.accumulate_dq = args.accumulate_dq;
   pre_post.head_dim = shape.head_dim;
   pre_post.head_dim_v = shape.head_dim_v;
+  pre_post.keys_ready = args.keys_ready;
 }
 
 void launch_sink(const AttnShape& shape, const AttnBackwardArgs& args, const PrePostParams& pre_post,
@@ -193,24 +222,24 @@ void launch_sink(const AttnShape& shape, const AttnBackwardArgs& args, const Pre
 }  // namespace
 
 void Sm90Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* stream) const {
-  const Sm90Slot& slot = sm90::as_sm90(given);
+  const GpuSlot& slot = gpu::as_gpu_slot(given);
   const AttnShape& shape = slot.shape();
   const bool deterministic = args.options.deterministic;
   slot.check_backward(kFunction, args);
   check_backward(shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
   if (slot.is_sparse(args)) {
-    const auto bytes = static_cast<int64_t>(sm90::query_backward::workspace_bytes(shape));
-    const sm90::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
+    const auto bytes = static_cast<int64_t>(gpu::place_sparse(shape, slot.kernels(), nullptr).bytes);
+    const gpu::CallWorkspace workspace(kFunction, args.workspace, bytes, cuda_stream);
     const cuda::ProfileRange range("tangram: attention backward");
     slot.before_backward(args, cuda_stream);
-    sm90::query_backward::enqueue(slot.sparse_lists(), shape, args, workspace.data(), cuda_stream);
+    sm90::query_backward::enqueue(slot, args, workspace.data(), cuda_stream);
     return;
   }
   const auto needed = static_cast<int64_t>(slot.backward_workspace_bytes(deterministic));
-  const sm90::CallWorkspace workspace(kFunction, args.workspace, needed, cuda_stream);
+  const gpu::CallWorkspace workspace(kFunction, args.workspace, needed, cuda_stream);
   const cuda::ProfileRange range("tangram: attention backward");
-  const sm90::DeviceKeySources& sources = slot.backward_sources(deterministic);
+  const gpu::DeviceKeySources& sources = slot.backward_sources(deterministic);
   Params params{};
   PrePostParams pre_post{};
   params.local_ranges = sources.local_params(kFunction, shape, args.k_local, args.v_local, args.local_kv_table);
@@ -219,9 +248,10 @@ void Sm90Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* 
   fill_edge(pre_post, shape, args, params.softmax_scale);
   pre_post.always_zeroed = sm90::adds_dq_from_registers(shape.head_dim, shape.head_dim_v, deterministic);
   slot.before_backward(args, cuda_stream);
-  slot.fill(params, pre_post, args, workspace.data());
-  const int64_t free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, slot.num_backward_work_tiles(deterministic)));
+  const BackwardView view = slot.backward_view(deterministic, workspace.data());
+  fill_lists(params, pre_post, view);
+  const int64_t free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, view.most_work_tiles));
   if (args.dsink != nullptr) sm90::backward::load_sink();
   sm90::backward::launch({shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v,
                           takes_softcap(args.options, params.softmax_scale), deterministic},

@@ -10,34 +10,34 @@
 #include <cmath>
 #include <numbers>
 
-#include "attn/sm90/call_workspace.hpp"
-#include "attn/sm90/common/argument_checks.hpp"
+#include "attn/gpu/argument_checks.hpp"
+#include "attn/gpu/call_workspace.hpp"
+#include "attn/gpu/gpu_model.hpp"
+#include "attn/gpu/slot.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/common/token_map.hpp"
 #include "attn/sm90/forward/fill.hpp"
 #include "attn/sm90/forward/launch.hpp"
-#include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/packing.hpp"
-#include "attn/sm90/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "core/require.hpp"
 #include "cuda/profile_range.hpp"
 #include "cuda/scratch_layout.hpp"
 #include "cuda/stream.hpp"
+#include "schedule/choose_kernels.hpp"
 #include "schedule/kv_splits.hpp"
 
 namespace tangram {
 namespace {
 
-using sm90::check_view;
+using gpu::check_view;
+using gpu::ForwardView;
+using gpu::GpuSlot;
+using schedule::packed_heads;
 using sm90::ForwardParams;
 using sm90::ForwardWorkTiles;
-using sm90::packed_heads;
-using sm90::Sm90Slot;
-using sm90::work_tile_rows;
 
 void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
-  sm90::check_inputs("Sm90Backend", shape, args);
+  gpu::check_inputs("Sm90Backend", shape, args);
   check_view("Sm90Backend", "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require(args.q.dtype == shape.dtype && args.k.dtype == shape.dtype && args.v.dtype == shape.dtype,
           "Sm90Backend: q, k and v must have the prepared dtype {} (got {}, {}, {})", to_string(shape.dtype),
@@ -46,15 +46,14 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
           "Sm90Backend: out must be {} or float32 (got {})", to_string(shape.dtype), to_string(args.out.dtype));
   require(!args.accumulate || args.out.dtype == DType::kFloat32,
           "Sm90Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
-  sm90::check_softmax("Sm90Backend", shape, args);
+  gpu::check_softmax("Sm90Backend", shape, args);
 }
 
-void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardWorkTiles work_tiles, const AttnForwardArgs& args,
-               int pack) {
+void fill_maps(ForwardParams& params, ForwardWorkTiles work_tiles, const AttnForwardArgs& args, int pack) {
   const int dim = args.q.dim, dim_v = args.v.dim;
   const bool exact = sm90::has_exact_kernels(dim, dim_v);
   const uint32_t panels = exact ? static_cast<uint32_t>(dim) / 64 : cuda::kAnyColumn;
-  const auto tile_rows = static_cast<uint32_t>(work_tile_rows(shape, work_tiles));
+  const auto tile_rows = static_cast<uint32_t>(sm90::forward_tile_rows(dim, dim_v, work_tiles));
   const auto tile_keys =
       static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, work_tiles));
   const auto pack_heads = static_cast<uint32_t>(pack);
@@ -75,14 +74,22 @@ void fill_maps(ForwardParams& params, const AttnShape& shape, ForwardWorkTiles w
                        : params.q_map;
 }
 
-ForwardParams forward_params(const Sm90Slot& slot, ForwardWorkTiles work_tiles, const AttnForwardArgs& args) {
+ForwardParams forward_params(const GpuSlot& slot, const ForwardView& view, const AttnForwardArgs& args) {
   const AttnShape& shape = slot.shape();
-  const int pack = packed_heads(shape, work_tiles);
+  const ForwardWorkTiles work_tiles = view.choice.work_tiles;
+  const int pack = packed_heads(slot.kernels(), shape, work_tiles);
   ForwardParams params{};
-  slot.fill(params, pack);
-  const sm90::DeviceKeySources& sources = slot.forward_sources();
+  params.work_tiles = view.work_tiles;
+  params.runs = view.runs;
+  params.intervals = view.intervals;
+  params.counters = view.counters;
+  params.num_work_tiles = view.num_work_tiles;
+  params.work_tile_groups = view.work_tile_groups;
+  params.num_groups = view.num_groups;
+  params.groups_per_section = view.groups_per_section;
+  const gpu::DeviceKeySources& sources = slot.forward_sources();
   params.local_ranges = sources.local_params("Sm90Backend", shape, args.k_local, args.v_local, args.local_kv_table);
-  fill_maps(params, shape, work_tiles, args, pack);
+  fill_maps(params, work_tiles, args, pack);
   params.out = args.out.data;
   params.lse = args.lse;
   params.max_logits = args.max_logits;
@@ -149,67 +156,69 @@ PartResults place_parts(const AttnShape& shape, int64_t num_rows, void* workspac
 }
 
 /// Parts into the workspace, from there into what `params` say.
-void launch_in_parts(const AttnShape& shape, const sm90::SplitTiles& split, sm90::ForwardVariant variant,
+void launch_in_parts(const GpuSlot& slot, const ForwardView& view, sm90::ForwardVariant variant,
                      const ForwardParams& params, int num_ctas, void* workspace, cudaStream_t stream) {
-  const PartResults parts = place_parts(shape, split.num_rows, workspace);
+  const AttnShape& shape = slot.shape();
+  const PartResults parts = place_parts(shape, view.num_part_rows, workspace);
   variant.parts = true;
   ForwardParams part_params = params;
-  part_params.part_rows = split.part_rows;
+  part_params.part_rows = view.part_rows;
   part_params.part_out = parts.out;
   part_params.part_lse = parts.lse;
   sm90::launch_forward(variant, part_params, num_ctas, stream);
-  sm90::launch_merge(variant, params,
-                     {parts.out, parts.lse, split.tiles, split.num_tiles, sm90::forward_tile(shape).block_m,
-                      shape.num_heads_q / split.num_masks, split.heads},
-                     stream);
+  sm90::launch_merge(
+      variant, params,
+      {parts.out, parts.lse, view.part_tiles, view.num_part_tiles,
+       schedule::forward_tile(slot.kernels(), shape).block_m, shape.num_heads_q / view.num_masks, view.part_heads},
+      stream);
 }
 
-size_t forward_workspace_bytes(const Sm90Slot& slot) {
-  const int64_t rows = slot.parts().has(MaskPart::kForward) ? slot.split_tiles().num_rows : 0;
+size_t forward_workspace_bytes(const GpuSlot& slot) {
+  const int64_t rows = slot.parts().has(MaskPart::kForward) ? slot.forward_view().num_part_rows : 0;
   return rows == 0 ? 0 : place_parts(slot.shape(), rows, nullptr).bytes;
 }
 
 }  // namespace
 
 int64_t Sm90Backend::workspace_bytes(const MaskSlot& slot, AttnPass pass) const {
-  const Sm90Slot& own = sm90::as_sm90(slot);
+  const GpuSlot& own = gpu::as_gpu_slot(slot);
   return static_cast<int64_t>(pass == AttnPass::kForward ? forward_workspace_bytes(own)
                                                          : own.backward_workspace_bytes());
 }
 
 void Sm90Backend::forward(MaskSlot& given, const AttnForwardArgs& args, void* stream) const {
-  const Sm90Slot& slot = sm90::as_sm90(given);
+  const GpuSlot& slot = gpu::as_gpu_slot(given);
   const AttnShape& shape = slot.shape();
   slot.check_forward("Sm90Backend::forward");
   check_forward(shape, args);
   const auto cuda_stream = cuda::as_stream(stream);
-  const sm90::SplitTiles split = slot.split_tiles();
-  const size_t needed = split.num_tiles > 0 ? place_parts(shape, split.num_rows, nullptr).bytes : 0;
-  const sm90::CallWorkspace workspace("Sm90Backend::forward", args.workspace, static_cast<int64_t>(needed),
-                                      cuda_stream);
+  const ForwardView view = slot.forward_view();
+  const size_t needed = view.num_part_tiles > 0 ? place_parts(shape, view.num_part_rows, nullptr).bytes : 0;
+  const gpu::CallWorkspace workspace("Sm90Backend::forward", args.workspace, static_cast<int64_t>(needed), cuda_stream);
   const cuda::ProfileRange range("tangram: attention forward");
   if (args.max_logits != nullptr && !args.accumulate) {
     sm90::fill_minus_infinity(args.max_logits, shape.num_heads_q, cuda_stream);
   }
-  const sm90::ForwardChoice choice = slot.forward_choice();
-  const ForwardParams params = forward_params(slot, choice.work_tiles, args);
+  const schedule::ForwardChoice& choice = view.choice;
+  const ForwardParams params = forward_params(slot, view, args);
   if (params.num_work_tiles == 0) return;
   slot.before_forward(cuda_stream);
   const int64_t work = int64_t{params.num_work_tiles} * params.num_groups;
-  const int free_sms = std::max(sm90::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, work));
-  const sm90::ForwardVariant variant{.half = shape.dtype == DType::kFloat16,
-                                     .head_dim = shape.head_dim,
-                                     .head_dim_v = shape.head_dim_v,
-                                     .softcap = params.softcap > 0,
-                                     .many = choice.work_tiles == ForwardWorkTiles::kMany,
-                                     .any_pack = packed_heads(shape, choice.work_tiles) != packed_heads(shape),
-                                     .many_runs = choice.many_runs,
-                                     .aligned = choice.work_tiles == ForwardWorkTiles::kAligned};
-  if (split.num_tiles > 0) {
-    launch_in_parts(shape, split, variant, params, ctas, workspace.data(), cuda_stream);
+  const sm90::ForwardVariant variant{
+      .half = shape.dtype == DType::kFloat16,
+      .head_dim = shape.head_dim,
+      .head_dim_v = shape.head_dim_v,
+      .softcap = params.softcap > 0,
+      .many = choice.work_tiles == ForwardWorkTiles::kMany,
+      .any_pack = packed_heads(slot.kernels(), shape, choice.work_tiles) != packed_heads(shape),
+      .many_runs = choice.many_runs,
+      .aligned = choice.work_tiles == ForwardWorkTiles::kAligned};
+  if (view.num_part_tiles > 0) {
+    launch_in_parts(slot, view, variant, params, ctas, workspace.data(), cuda_stream);
   } else if (choice.gathers) {
-    sm90::launch_gathered(variant, gathered_params(slot.key_groups(), params, args), ctas, cuda_stream);
+    sm90::launch_gathered(variant, gathered_params(view.key_groups, params, args), ctas, cuda_stream);
   } else {
     sm90::launch_forward(variant, params, ctas, cuda_stream);
   }

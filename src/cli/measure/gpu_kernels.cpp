@@ -9,14 +9,14 @@
 #include <algorithm>
 #include <memory>
 
-#include "attn/sm90/backward/params.hpp"
-#include "attn/sm90/packing.hpp"
+#include "attn/sm90/kernel_table.hpp"
 #include "cli/measure/kernel_fit.hpp"
 #include "cli/measure/measured_mask.hpp"
 #include "cli/text_table.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_info.hpp"
 #include "runtime/device/row_kernels.hpp"
+#include "schedule/choose_kernels.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/error.hpp"
@@ -34,8 +34,9 @@ KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, cons
   const AttnShape shape{1, 1, 1, 1, heads.head_dim, heads.head_dim_v, heads.dtype};
   KernelModel forward{.tile_rows = h200::kForward.tile_rows, .tile_cols = h200::kForward.tile_cols};
   KernelModel backward{.tile_rows = h200::kBackward.tile_rows, .tile_cols = h200::kBackward.tile_cols};
-  forward.item_rows = sm90::forward_tile(shape).block_m;
-  backward.item_rows = sm90::backward::kTileShape.block_m;
+  const schedule::KernelTable kernels = sm90::kernel_table(heads.head_dim, heads.head_dim_v);
+  forward.item_rows = schedule::forward_tile(kernels, shape).block_m;
+  backward.item_rows = kernels.backward.block_m;
   backward.items_by_keys = true;
   return {std::string(backend.name()),
           device,

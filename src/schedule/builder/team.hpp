@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Code that GPU threads and the host run alike: functions take the team of threads that runs them. Members of a team
-// share loops by their rank, and meet. On the host one thread is the team; src/attn/sm90/builder has those of a GPU.
+// share loops by their rank, and meet. On the host one thread is the team; src/attn/gpu/builder has those of a GPU.
 #pragma once
 
 #include <cstdint>

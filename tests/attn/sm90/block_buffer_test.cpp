@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "attn/cpu/random_heads.hpp"
-#include "attn/sm90/builder/launch.hpp"
+#include "attn/gpu/builder/launch.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "cuda/device_buffer.hpp"
@@ -52,7 +52,7 @@ TEST_F(Sm90BlockBuffer, ListsAreAsOneThreadOfTheHostBuildsThem) {
       BlockTable table = choice.table();
       table.indices = indices.as<void>();
       cuda::check(cudaMemsetAsync(image.as<void>(), 0, image.bytes(), stream_), "cudaMemsetAsync");
-      sm90::builder::launch_build(build, schedule::builder::block_lists_of(layout, table), stream_);
+      gpu::builder::launch_build(build, schedule::builder::block_lists_of(layout, table), stream_);
       cuda::check(cudaMemcpyAsync(found.data(), image.as<void>(), image.bytes(), cudaMemcpyDeviceToHost, stream_),
                   "cudaMemcpyAsync");
       cuda::check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "attn/sm90/builder/launch.hpp"
+#include "attn/gpu/builder/launch.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
 #include "cuda/device_buffer.hpp"
@@ -47,7 +47,7 @@ class DeviceImages {
   template <class Data>
   void expect_as_serial(const Data& data, const Data& of_host, cudaStream_t stream) {
     cuda::check(cudaMemsetAsync(image_.as<void>(), 0, image_.bytes(), stream), "cudaMemsetAsync");
-    sm90::builder::launch_build(build_layout_.at(work_.as<std::byte>(), image_.as<std::byte>()), data, stream);
+    gpu::builder::launch_build(build_layout_.at(work_.as<std::byte>(), image_.as<std::byte>()), data, stream);
     cuda::check(cudaMemcpyAsync(found_.data(), image_.as<void>(), image_.bytes(), cudaMemcpyDeviceToHost, stream),
                 "cudaMemcpyAsync");
     cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "attn/gpu/slot.hpp"
 #include "attn/reference/reference_backend.hpp"
 #include "attn/sm90/common/shapes.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
-#include "attn/sm90/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -299,7 +299,7 @@ TEST(Sm90Forward, GathersBlocks) {
       Case c = simple(900, 2500, 16, 2, head_dim, slices);
       const Sm90Backend backend;
       const auto mask = make_mask_slot(backend, c.slices, c.shape, {.passes = AttnPasses::kForward});
-      const sm90::ForwardChoice choice = sm90::as_sm90(*mask).forward_choice();
+      const schedule::ForwardChoice choice = gpu::as_gpu_slot(*mask).forward_view().choice;
       ASSERT_EQ(choice.gathers, sm90::gathers_runs(head_dim.qk, head_dim.v));
       ASSERT_EQ(choice.work_tiles == sm90::ForwardWorkTiles::kAligned,
                 sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
@@ -331,7 +331,7 @@ TEST(Sm90Forward, TakesManyRuns) {
     Case c = simple(500, 4000, 16, 2, head_dim, slices);
     const Sm90Backend backend;
     const auto mask = make_mask_slot(backend, c.slices, c.shape, {.passes = AttnPasses::kForward});
-    const sm90::ForwardChoice choice = sm90::as_sm90(*mask).forward_choice();
+    const schedule::ForwardChoice choice = gpu::as_gpu_slot(*mask).forward_view().choice;
     ASSERT_EQ(choice.work_tiles == sm90::ForwardWorkTiles::kAligned, sm90::aligns_work_tiles(head_dim.qk, head_dim.v));
     if (sm90::fetches_runs(head_dim.qk, head_dim.v)) {
       ASSERT_TRUE(choice.many_runs);

@@ -3,7 +3,7 @@
 
 // What schedules take an H200 for where none is there is what one says of itself. Needs an H200, or an H100; skipped
 // elsewhere.
-#include "attn/sm90/gpu_model.hpp"
+#include "attn/gpu/gpu_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 TEST(GpuModelOfDevice, AnH200IsTheDefault) {
   const CudaDevice device = current_cuda_device();
   if (device.name != "NVIDIA H200") GTEST_SKIP() << "no H200: " << device.name << device.error;
-  const GpuModel gpu = sm90::gpu_of_current_device();
+  const GpuModel gpu = gpu::gpu_of_current_device();
   EXPECT_EQ(gpu.multiprocessors, GpuModel().multiprocessors);
   EXPECT_EQ(gpu.l2_bytes, GpuModel().l2_bytes);
   // Memory clocks of two H200 differed by 1.8 %.
@@ -27,7 +27,7 @@ TEST(GpuModelOfDevice, AnH200IsTheDefault) {
 TEST(GpuModelOfDevice, TheMemoryOfAnH100IsSlow) {
   const CudaDevice device = current_cuda_device();
   if (!device.name.starts_with("NVIDIA H100")) GTEST_SKIP() << "no H100: " << device.name << device.error;
-  const GpuModel gpu = sm90::gpu_of_current_device();
+  const GpuModel gpu = gpu::gpu_of_current_device();
   EXPECT_GT(gpu.memory_bytes_per_s, 1.9e12);
   EXPECT_LT(gpu.memory_bytes_per_s, 4.1e12);
   EXPECT_TRUE(gpu.has_slow_memory());

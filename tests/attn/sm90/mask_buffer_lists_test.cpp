@@ -11,10 +11,10 @@
 #include <random>
 #include <vector>
 
-#include "attn/sm90/gpu_model.hpp"
-#include "attn/sm90/packing.hpp"
-#include "attn/sm90/slot.hpp"
+#include "attn/gpu/gpu_model.hpp"
+#include "attn/gpu/slot.hpp"
 #include "attn/sm90/sm90_backend.hpp"
+#include "schedule/choose_kernels.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "tangram/mask_builders.hpp"
@@ -55,16 +55,14 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
       SCOPED_TRACE(::testing::Message() << rows << " rows, seed " << seed);
       const Mask mask = make_documents(seed, rows, 40);
       install(backend, *buffer, mask, shape, mask.seqlen_k());
-      sm90::ForwardParams forward{};
-      sm90::backward::Params backward{};
-      sm90::backward::PrePostParams pre_post{};
-      const sm90::Sm90Slot& lists = sm90::as_sm90(*buffer);
-      lists.fill(forward, sm90::packed_heads(shape));
-      lists.fill(backward, pre_post, {}, nullptr);
-      const TileList tiles = schedule::build_tile_list(mask.slices(), rows, rows, sm90::forward_tile(shape));
-      const TileList transposed = schedule::transposed_tile_list(mask.slices(), rows, rows, sm90::backward::kTileShape);
+      const gpu::GpuSlot& lists = gpu::as_gpu_slot(*buffer);
+      const gpu::ForwardView forward = lists.forward_view();
+      const gpu::BackwardView backward = lists.backward_view(false, nullptr);
+      const TileList tiles =
+          schedule::build_tile_list(mask.slices(), rows, rows, schedule::forward_tile(lists.kernels(), shape));
+      const TileList transposed = schedule::transposed_tile_list(mask.slices(), rows, rows, lists.kernels().backward);
       const schedule::WorkList work = schedule::make_work_list(
-          transposed, mask.slices(), shape, sm90::gpu_of_current_device(), {}, {.calls = BackwardCalls::kDefault});
+          transposed, mask.slices(), shape, gpu::gpu_of_current_device(), {}, {.calls = BackwardCalls::kDefault});
       EXPECT_TRUE(are_same(forward.work_tiles, tiles.work_tiles));
       EXPECT_TRUE(are_same(backward.work_tiles, work.work_tiles));
       for (size_t i = 0; i < tiles.runs.size(); ++i) {
@@ -85,15 +83,13 @@ TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoWorkTiles) {
   const Mask mask = make_documents(3, 1024, 10);
   for (const int64_t num_keys : {int64_t{1024}, shape.seqlen_k}) {
     install(backend, *buffer, mask, shape, num_keys);
-    sm90::backward::Params backward{};
-    sm90::backward::PrePostParams pre_post{};
-    sm90::as_sm90(*buffer).fill(backward, pre_post, {}, nullptr);
+    const gpu::BackwardView backward = gpu::as_gpu_slot(*buffer).backward_view(false, nullptr);
     int64_t last_row = 0;
     for (int32_t i = 0; i < backward.mask_info->num_work_tiles; ++i) {
       last_row = std::max<int64_t>(last_row, backward.work_tiles[i].row_begin);
     }
     EXPECT_LT(last_row, num_keys);
-    EXPECT_GE(last_row, num_keys - sm90::backward::kTileShape.block_m);
+    EXPECT_GE(last_row, num_keys - gpu::as_gpu_slot(*buffer).kernels().backward.block_m);
   }
 }
 

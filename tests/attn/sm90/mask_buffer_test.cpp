@@ -12,9 +12,9 @@
 #include <random>
 #include <vector>
 
+#include "attn/gpu/slot.hpp"
 #include "attn/sm90/head_dims.hpp"
 #include "attn/sm90/on_device.hpp"
-#include "attn/sm90/slot.hpp"
 #include "cuda/graph_lifetime.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
@@ -108,8 +108,8 @@ TEST_P(Sm90MaskBufferCases, ReplaysOfOneGraphAreEagerCallsWithMasksOfTheirOwn) {
     SCOPED_TRACE(i);
     const auto own = test::prepare_sm90(backend_, all[i].slices(), r.config.shape);
     // Buffers compute no query tiles in parts, and gather no keys: sums of these are rounded otherwise.
-    const sm90::Sm90Slot& lists = sm90::as_sm90(*own);
-    const bool comparable = lists.split_tiles().num_tiles == 0 && !lists.forward_choice().gathers;
+    const gpu::GpuSlot& lists = gpu::as_gpu_slot(*own);
+    const bool comparable = lists.forward_view().num_part_tiles == 0 && !lists.forward_view().choice.gathers;
     num_compared += comparable ? 1 : 0;
     test::poison_workspace(*own);
     const auto expected = results([&] {

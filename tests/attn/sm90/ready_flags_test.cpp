@@ -3,7 +3,7 @@
 
 // Keys that come while the Hopper kernels run. Needs a Hopper GPU; skipped elsewhere.
 
-#include "attn/sm90/ready_flags.hpp"
+#include "attn/gpu/ready_flags.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -16,13 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "attn/gpu/metadata.hpp"
 #include "attn/sm90/head_dims.hpp"
-#include "attn/sm90/metadata.hpp"
-#include "attn/sm90/packing.hpp"
+#include "attn/sm90/kernel_table.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/wait_context.hpp"
+#include "schedule/choose_kernels.hpp"
 #include "schedule/gather_runs.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
@@ -33,6 +34,10 @@
 
 namespace tangram {
 namespace {
+
+TileShape forward_tile(const AttnShape& shape) {
+  return schedule::forward_tile(sm90::kernel_table(shape.head_dim, shape.head_dim_v), shape);
+}
 
 using cuda::check;
 using cuda::DeviceBuffer;
@@ -241,7 +246,7 @@ TEST_P(ReadyFlagsTest, KernelsWaitForTheKeysThatTheyGather) {
   for (int64_t q = 0; q < 768; q += 96) {
     for (int64_t k = q % 192 / 3; k + 48 <= 2048; k += 128) blocks.push_back(AttnSlice::full({q, q + 96}, {k, k + 48}));
   }
-  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kRows, kKeys, sm90::forward_tile(shape()))));
+  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kRows, kKeys, forward_tile(shape()))));
   expect_waiting(blocks);
 }
 
@@ -269,20 +274,20 @@ TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   constexpr int64_t kTiles = 40;
   const auto [dim, dim_v] = GetParam();
   AttnShape shape{0, 1024, 4, 1, dim, dim_v, DType::kBFloat16};
-  const int64_t tile_rows = sm90::forward_tile(shape).block_m;  // of four heads on one key head
+  const int64_t tile_rows = forward_tile(shape).block_m;  // of four heads on one key head
   shape.seqlen_q = kTiles * tile_rows;
   const std::vector<AttnSlice> slices = {AttnSlice::full({0, tile_rows}, {0, 1024}),
                                          AttnSlice::full({tile_rows, shape.seqlen_q}, {0, 128})};
-  TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, sm90::forward_tile(shape));
+  TileList tiles = schedule::build_tile_list(slices, shape.seqlen_q, shape.seqlen_k, forward_tile(shape));
   ASSERT_EQ(tiles.work_tiles.size(), static_cast<size_t>(kTiles));
   const std::vector<KeyReadyFlag> ready_flags{{{512, 1024}, 1}};  // what the first tile, scheduled first, waits for
   const std::span<const AttnSlice> of_mask = slices;
   const auto mask = backend_.make_slot(shape);
   backend_.install(
-      *mask,
-      std::make_unique<sm90::ForwardMetadata>(
-          std::move(tiles),
-          MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .gpu = backend_.caps().gpu, .ready_flags = ready_flags}));
+      *mask, std::make_unique<gpu::ForwardMetadata>(
+                 schedule::choose_forward(std::move(tiles), of_mask, shape, sm90::kernel_table(dim, dim_v),
+                                          backend_.caps().gpu),
+                 gpu::KeySources(MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .ready_flags = ready_flags})));
   const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
   const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
   const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "attn/gpu/ready_flags.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
-#include "attn/sm90/ready_flags.hpp"
 #include "schedule/key_work_tiles.hpp"
 #include "schedule/local_kv_table.hpp"
 #include "tangram/dkv_scatter_map.hpp"
@@ -77,7 +77,7 @@ struct Params {
   GradType dkv_type;
   GradType final_type;
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
-  ReadyFlagParams ready_flags;
+  gpu::ReadyFlagParams ready_flags;
   LocalKvParams local_ranges;
   Walk walk;
   bool zeroed_sums;  ///< dq_sums are zeros before; else the first addition stores, and `turns` says whether there was

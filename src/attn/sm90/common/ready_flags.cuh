@@ -4,7 +4,7 @@
 // thread that issues TMA loads through a word in shared memory, so that the latter, short of registers, only reads.
 #pragma once
 
-#include "attn/sm90/ready_flags.hpp"
+#include "attn/gpu/ready_flags.hpp"
 #include "cuda/ptx/memory.cuh"
 #include "cuda/wait.cuh"
 
@@ -19,7 +19,7 @@ struct ArrivedKeys {
 /// Waits for one flag after the other, in the order in which they are expected. One thread. Inlined, since the compiler
 /// bounds the registers of a warp that gave some up in the kernel itself alone. kTells: see wait_for_flag.
 template <bool kTells>
-__device__ __forceinline__ void poll_ready_flags(const ReadyFlagParams& params, ArrivedKeys& arrived) {
+__device__ __forceinline__ void poll_ready_flags(const gpu::ReadyFlagParams& params, ArrivedKeys& arrived) {
   const auto& context = *static_cast<const cuda::WaitContext*>(params.ready_flags.context);
   const uint64_t epoch = *params.ready_flags.epoch;
   uint64_t seen = 0;
@@ -37,11 +37,11 @@ __device__ __forceinline__ void poll_ready_flags(const ReadyFlagParams& params, 
 
 /// Waits until keys [begin, end) are there and TMA loads of this thread see them. Returns whether any may be missing
 /// still, so that it must be called again for others.
-__device__ __forceinline__ bool await_keys(const ReadyFlagParams& params, const ArrivedKeys& arrived, int32_t begin,
-                                           int32_t end) {
+__device__ __forceinline__ bool await_keys(const gpu::ReadyFlagParams& params, const ArrivedKeys& arrived,
+                                           int32_t begin, int32_t end) {
   uint64_t needed = 0;
 #pragma unroll 1
-  for (int32_t granule = begin / kReadyGranule; granule * kReadyGranule < end; ++granule) {
+  for (int32_t granule = begin / gpu::kReadyGranule; granule * gpu::kReadyGranule < end; ++granule) {
     needed |= __ldg(params.needed + granule);
   }
   uint64_t seen;

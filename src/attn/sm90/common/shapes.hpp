@@ -9,6 +9,8 @@
 #include <iterator>
 #include <utility>
 
+#include "schedule/kernel_table.hpp"
+
 namespace tangram::sm90 {
 
 /// Of the forward kernel: work tiles of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose
@@ -28,13 +30,7 @@ struct ForwardShape {
   bool lazy_rescale = false;
 };
 
-/// Which work tiles a forward kernel takes.
-enum class ForwardWorkTiles : int {
-  kPlain = 0,
-  kMany,      ///< ShapeClass::forward_many
-  kGathered,  ///< ShapeClass::forward_gathered
-  kAligned,   ///< ShapeClass::forward, for gathered runs: work tiles begin anew with blocks, and are shorter before
-};
+using schedule::ForwardWorkTiles;
 
 struct ShapeClass {
   int head_dim;    ///< of q and k

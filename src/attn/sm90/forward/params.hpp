@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
+#include "attn/gpu/ready_flags.hpp"
 #include "attn/sm90/common/tensor_map.hpp"
-#include "attn/sm90/ready_flags.hpp"
 #include "schedule/kv_splits.hpp"
 #include "schedule/local_kv_table.hpp"
 
@@ -55,7 +55,7 @@ struct ForwardParams {
   bool sink_per_row;
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
-  ReadyFlagParams ready_flags;
+  gpu::ReadyFlagParams ready_flags;
   LocalKvParams local_ranges;
   const int32_t* part_rows;  ///< of each work tile: where in the workspace its rows go, or -1 for those of whole tiles
   float* part_out;           ///< the workspace, as in MergeParams

@@ -9,9 +9,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "attn/gpu/gpu_model.hpp"
 #include "attn/sm90/backward/pre_post_arguments.hpp"
 #include "attn/sm90/common/token_map.hpp"
-#include "attn/sm90/gpu_model.hpp"
 #include "attn/sm90/token_backward/launch.hpp"
 #include "core/require.hpp"
 #include "cuda/scratch_layout.hpp"
@@ -206,7 +206,7 @@ void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBack
   // Of no keys nothing is stored, and the sums are as empty.
   if (sizes.ordered) call.shares[0] = layout.shares[0], call.shares[1] = layout.shares[1];
   call.work_tiles_of_part = static_cast<int32_t>(sizes.work_tiles_of_part);
-  call.num_ctas = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  call.num_ctas = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   launch(shape.dtype == DType::kFloat16, shape.head_dim, call, stream);
 }
 

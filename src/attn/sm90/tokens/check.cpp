@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include "attn/sm90/gpu_model.hpp"
+#include "attn/gpu/gpu_model.hpp"
 #include "attn/sm90/tokens/launch.hpp"
 #include "core/require.hpp"
 #include "cuda/check.hpp"
@@ -61,7 +61,7 @@ void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t*
   params.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
   params.num_heads_kv = shape.num_heads_kv;
   params.window = static_cast<int32_t>(std::clamp<int64_t>((shape.seqlen_k + 127) / 128 * 128, 128, kMostWindow));
-  launch_check(params, gpu_of_current_device().multiprocessors, stream);
+  launch_check(params, gpu::gpu_of_current_device().multiprocessors, stream);
 }
 
 void throw_refused(const char* function) {

@@ -8,9 +8,9 @@
 #include <limits>
 #include <numbers>
 
-#include "attn/sm90/call_workspace.hpp"
-#include "attn/sm90/common/argument_checks.hpp"
-#include "attn/sm90/gpu_model.hpp"
+#include "attn/gpu/argument_checks.hpp"
+#include "attn/gpu/call_workspace.hpp"
+#include "attn/gpu/gpu_model.hpp"
 #include "attn/sm90/hopper_check.hpp"
 #include "attn/sm90/token_backward/call.hpp"
 #include "attn/sm90/tokens/check.hpp"
@@ -27,7 +27,7 @@ namespace {
 /// Also of its dtype, or float32.
 void check_output(const char* function, const char* name, const TensorView& view, const AttnShape& shape, int64_t rows,
                   int heads) {
-  check_view(function, name, view, rows, heads, tokens::kHeadDim);
+  gpu::check_view(function, name, view, rows, heads, tokens::kHeadDim);
   require(view.dtype == shape.dtype || view.dtype == DType::kFloat32, "{}: {} must be {} or float32 (got {})", function,
           name, to_string(shape.dtype), to_string(view.dtype));
 }
@@ -52,12 +52,12 @@ void check(const char* function, const AttnShape& shape, const TokenIndices& ind
   check_tokens(function, shape, indices, args);
   const std::string refusal = Sm90Tokens().refusal(shape, indices.topk);
   require(refusal.empty(), "{}: needs {}", function, refusal);
-  check_inputs(function, shape, args);
+  gpu::check_inputs(function, shape, args);
   for (const ConstTensorView& view : {args.q, args.k, args.v}) {
     require(view.dtype == shape.dtype, "{}: q, k and v must be {} (got {})", function, to_string(shape.dtype),
             to_string(view.dtype));
   }
-  check_softmax(function, shape, args);
+  gpu::check_softmax(function, shape, args);
   require_hopper();
   tokens::throw_refused(function);
 }
@@ -127,11 +127,12 @@ void Sm90Tokens::forward(const AttnShape& shape, const TokenIndices& indices, co
   check_output(kForward, "out", args.out, shape, shape.seqlen_q, shape.num_heads_q);
   if (shape.seqlen_q == 0) return;
   const auto cuda_stream = cuda::as_stream(stream);
-  const CallWorkspace workspace(kForward, args.workspace, forward_workspace_bytes(shape, indices.topk), cuda_stream);
+  const gpu::CallWorkspace workspace(kForward, args.workspace, forward_workspace_bytes(shape, indices.topk),
+                                     cuda_stream);
   const cuda::ProfileRange range("tangram: token attention forward");
   auto* counts = static_cast<int32_t*>(workspace.data());
   tokens::enqueue_check(shape, indices, counts, cuda_stream);
-  const int num_sms = std::max(gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int num_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const tokens::Params params = params_of(shape, indices, args, counts);
   (shape.dtype == DType::kFloat16 ? tokens::launch_f16 : tokens::launch_bf16)(params, num_sms, cuda_stream);
 }
@@ -141,8 +142,8 @@ void Sm90Tokens::backward(const AttnShape& shape, const TokenIndices& indices, c
   check(kBackward, shape, indices, args);
   const std::string refusal = token_backward::refusal(shape, indices.topk);
   require(refusal.empty(), "{}: needs {}", kBackward, refusal);
-  check_view(kBackward, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
-  check_view(kBackward, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  gpu::check_view(kBackward, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
+  gpu::check_view(kBackward, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   require(args.dout.dtype == shape.dtype && (args.out.dtype == shape.dtype || args.out.dtype == DType::kFloat32),
           "{}: dout must be {}, out too or float32 (got {} and {})", kBackward, to_string(shape.dtype),
           to_string(args.dout.dtype), to_string(args.out.dtype));
@@ -154,7 +155,7 @@ void Sm90Tokens::backward(const AttnShape& shape, const TokenIndices& indices, c
   token_backward::check_taken(args);
   const auto cuda_stream = cuda::as_stream(stream);
   const int64_t needed = backward_workspace_bytes(shape, indices.topk, args.options.deterministic);
-  const CallWorkspace workspace(kBackward, args.workspace, needed, cuda_stream);
+  const gpu::CallWorkspace workspace(kBackward, args.workspace, needed, cuda_stream);
   const cuda::ProfileRange range("tangram: token attention backward");
   auto* counts = static_cast<int32_t*>(workspace.data());
   tokens::enqueue_check(shape, indices, counts, cuda_stream);

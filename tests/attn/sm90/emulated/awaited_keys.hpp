@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attn/gpu/abilities.hpp"
-#include "attn/sm90/ready_flags.hpp"
+#include "attn/gpu/ready_flags.hpp"
 #include "cuda/wait_context.hpp"
 #include "schedule/local_kv_table.hpp"
 #include "tangram/attention.hpp"
@@ -54,7 +54,7 @@ class LatePeer {
 
   const std::vector<KeyReadyFlag>& ready_flags() const { return ready_flags_; }
   const schedule::AwaitedKeys& awaited_keys() const { return awaited_keys_; }
-  sm90::ReadyFlagParams params() const {
+  gpu::ReadyFlagParams params() const {
     return {{flags_, &epoch_, kSize, 5, &context_},
             awaited_keys_.needed().data(),
             awaited_keys_.flags().data(),

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "attn/cpu/random_heads.hpp"
-#include "attn/sm90/builder/block_kernels.cuh"
+#include "attn/gpu/builder/block_kernels.cuh"
 #include "attn/sm90/emulated/backward_problem.hpp"
 #include "attn/sm90/emulated/forward_problem.hpp"
 #include "attn/sm90/emulated/query_backward_problem.hpp"
@@ -31,20 +31,20 @@ using emulated::Order;
 
 builder::Report build(BuiltBlocks& images, const BlockTable& table, const Order& order) {
   return images.build(table, [&](const builder::BlockBuild& build, const builder::BlockLists& lists) {
-    const sm90::builder::BlockListParams params{build, lists};
+    const gpu::builder::BlockListParams params{build, lists};
     const auto run = [&](int64_t count, int64_t each, uint32_t threads, const auto& kernel) {
       const auto blocks = static_cast<uint32_t>((count + each - 1) / each);
       if (blocks > 0) emulated::run_one_by_one({blocks, threads, order}, [&] { kernel(params); });
     };
-    constexpr int kThreads = sm90::builder::kListThreads, kWarps = kThreads / 32;
-    run(3, 1, kThreads, [](const auto& p) { sm90::builder::clear_lists_kernel(p); });
+    constexpr int kThreads = gpu::builder::kListThreads, kWarps = kThreads / 32;
+    run(3, 1, kThreads, [](const auto& p) { gpu::builder::clear_lists_kernel(p); });
     run(int64_t{lists.num_lines} * lists.width, kThreads, kThreads,
-        [](const auto& p) { sm90::builder::mark_choices_kernel(p); });
+        [](const auto& p) { gpu::builder::mark_choices_kernel(p); });
     run(builder::num_counts(build, lists), kWarps, kThreads,
-        [](const auto& p) { sm90::builder::count_choices_kernel(p); });
-    run(1, 1, 128, [](const auto& p) { sm90::builder::place_choices_kernel<128>(p); });
+        [](const auto& p) { gpu::builder::count_choices_kernel(p); });
+    run(1, 1, 128, [](const auto& p) { gpu::builder::place_choices_kernel<128>(p); });
     run(builder::num_block_parts(build, lists), kWarps, kThreads,
-        [](const auto& p) { sm90::builder::fill_lists_kernel(p); });
+        [](const auto& p) { gpu::builder::fill_lists_kernel(p); });
   });
 }
 

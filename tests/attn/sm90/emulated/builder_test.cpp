@@ -10,12 +10,12 @@
 #include <random>
 #include <vector>
 
-#include "attn/sm90/builder/kernels.cuh"
+#include "attn/gpu/builder/kernels.cuh"
 #include "attn/sm90/emulated/machine.hpp"
 #include "schedule/build_cases.hpp"
 #include "schedule/serial_build.hpp"
 
-namespace tangram::sm90::builder {
+namespace tangram::gpu::builder {
 namespace {
 
 using namespace schedule::builder;
@@ -127,4 +127,4 @@ TEST(Sm90EmulatedBuilder, RangesAreAsTheHostBuildsThem) {
 }
 
 }  // namespace
-}  // namespace tangram::sm90::builder
+}  // namespace tangram::gpu::builder

@@ -53,7 +53,7 @@ RandomConfig config_of(const HeadCase& c, int head_dim, int head_dim_v) {
 }
 
 template <typename Traits>
-void run_forward(RandomAttention& r, const schedule::HeadLists& lists, const Order& order) {
+void run_forward(RandomAttention& r, const schedule::ForwardLists& lists, const Order& order) {
   int32_t counters[2] = {0, 0};
   typename Traits::Params params = emulated_forward::params_of<Traits>(r, counters);
   params.work_tiles = lists.work_tiles.data();
@@ -98,7 +98,7 @@ void expect_forward(const HeadCase& c, int head_dim, int head_dim_v, const Order
   const AttnShape& s = r.all.config.shape;
   std::vector<TileList> tiles;
   for (const auto& mask : c.masks) tiles.push_back(emulated_forward::tiles_of<Traits>(mask, s));
-  const schedule::HeadLists lists = schedule::join_tiles(
+  const schedule::ForwardLists lists = schedule::join_tiles(
       tiles, s, s.num_heads_kv, gpu_of(3), {Traits::kGathered ? std::span(tiles) : std::span<const TileList>{}});
   ASSERT_TRUE(lists.part_rows.empty());
   ASSERT_EQ(lists.key_groups.empty(), !Traits::kGathered);

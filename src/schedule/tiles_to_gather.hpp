@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The tile lists of masks for kernels that gather runs, whose work tiles may differ from the prepared ones of a mask.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "schedule/kernel_table.hpp"
+#include "schedule/split_or_gather.hpp"
+#include "tangram/attn_shape.hpp"
+#include "tangram/slice.hpp"
+#include "tangram/tile_list.hpp"
+
+namespace tangram::schedule {
+
+/// Work tiles of kernels that gather, and their tiles.
+struct GatheredWorkTiles {
+  ForwardWorkTiles work_tiles = ForwardWorkTiles::kGathered;
+  TileShape tile;
+};
+
+/// Which of them masks take whose blocks begin and end at multiples of so many rows, 0: anywhere: the larger ones,
+/// begun anew with each block, where these need fewer for it than the smaller ones.
+GatheredWorkTiles work_tiles_to_gather(int64_t block_rows, const AttnShape& shape, const KernelTable& kernels);
+/// Of masks of such slices, each of a shape's.
+GatheredWorkTiles work_tiles_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape,
+                                       const KernelTable& kernels);
+
+/// Keeps lists that it had to make: must outlive view() and what comes of it, and stay where it is.
+class TilesToGather {
+ public:
+  /// `tiles`: lists of forward_tile() of masks of this shape; must outlive this.
+  TilesToGather(std::span<const TileList> tiles, std::span<const std::span<const AttnSlice>> slices,
+                const AttnShape& shape, const KernelTable& kernels);
+  TilesToGather(const TilesToGather&) = delete;
+  TilesToGather& operator=(const TilesToGather&) = delete;
+
+  const GatherableTiles& view() const { return view_; }
+  /// The work tiles of the lists of view().
+  ForwardWorkTiles work_tiles() const { return work_tiles_; }
+  /// Those of the lists of view() that it made, to be moved from once the choice is made.
+  std::span<TileList> made() { return made_; }
+
+ private:
+  std::vector<TileList> made_;
+  GatherableTiles view_;
+  ForwardWorkTiles work_tiles_ = ForwardWorkTiles::kGathered;
+};
+
+}  // namespace tangram::schedule
