@@ -97,8 +97,8 @@ TileList list_forward_tiles(std::span<const AttnSlice> slices, const AttnShape& 
 ForwardLists choose_forward(TileList tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu) {
   TilesToGather gatherable({&tiles, 1}, {&slices, 1}, shape, kernels);
-  SplitOrGathered chosen =
-      std::move(split_or_gather({&tiles, 1}, shape, num_head_groups(kernels, shape), gpu, gatherable.view())[0]);
+  SplitOrGathered chosen = std::move(split_or_gather({&tiles, 1}, shape, num_head_groups(kernels, shape), gpu,
+                                                     gatherable.view(), kernels.splits_kv)[0]);
   TileList& whole = chosen.tiles == &tiles ? tiles : gatherable.made()[0];
   TileList& walked = chosen.parts ? chosen.parts->list : whole;
   ForwardLists lists;
@@ -135,7 +135,8 @@ ForwardLists choose_forward(std::span<const std::span<const AttnSlice>> masks, c
     tiles.push_back(list_forward_tiles(slices, shape, kernels, tile));
   }
   const TilesToGather gatherable(tiles, masks, shape, kernels);
-  ForwardLists lists = join_tiles(tiles, shape, num_head_groups(kernels, shape), gpu, gatherable.view());
+  ForwardLists lists =
+      join_tiles(tiles, shape, num_head_groups(kernels, shape), gpu, gatherable.view(), kernels.splits_kv);
   choose_kernel(lists, gatherable.work_tiles(), kernels, shape);
   return lists;
 }

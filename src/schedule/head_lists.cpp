@@ -72,12 +72,12 @@ class TileJoiner {
   TileJoiner(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups, const GpuModel& gpu)
       : masks_(masks), shape_(shape), groups_per_mask_(num_groups / static_cast<int64_t>(masks.size())), gpu_(gpu) {}
 
-  ForwardLists join(const GatherableTiles& gatherable) {
+  ForwardLists join(const GatherableTiles& gatherable, bool may_split) {
     AttnShape of_mask = shape_;
     of_mask.num_heads_q /= num_masks();
     of_mask.num_heads_kv /= num_masks();
     const std::vector<SplitOrGathered> chosen =
-        split_or_gather(masks_, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gatherable);
+        split_or_gather(masks_, of_mask, groups_per_mask_, share_of(gpu_, num_masks()), gatherable, may_split);
     const bool gathers =
         std::any_of(chosen.begin(), chosen.end(), [](const auto& one) { return one.gathered.has_value(); });
     if (gathers && gatherable.num_groups > 0) groups_per_mask_ = gatherable.num_groups;
@@ -359,8 +359,8 @@ class WorkJoiner {
 }  // namespace
 
 ForwardLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups,
-                        const GpuModel& gpu, const GatherableTiles& gatherable) {
-  ForwardLists lists = TileJoiner(masks, shape, num_groups, gpu).join(gatherable);
+                        const GpuModel& gpu, const GatherableTiles& gatherable, bool may_split) {
+  ForwardLists lists = TileJoiner(masks, shape, num_groups, gpu).join(gatherable, may_split);
   lists.num_masks = static_cast<int>(masks.size());
   return lists;
 }

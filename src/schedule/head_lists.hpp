@@ -22,7 +22,7 @@ namespace tangram::schedule {
 /// first in a section. Few tiles are cut into parts, and runs of `gatherable` gathered, as those of a mask alone are;
 /// no launch does both. Masks are as many as divide the K/V heads, at least two, and of one shape.
 ForwardLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups,
-                        const GpuModel& gpu, const GatherableTiles& gatherable);
+                        const GpuModel& gpu, const GatherableTiles& gatherable, bool may_split = true);
 
 /// What a backward kernel walks of the masks, of which `transposed[g]` is the tile list of the transposed `slices[g]`.
 ///

@@ -30,6 +30,8 @@ struct KernelTable {
   WorkTileShape forward[4];
   /// Rows of queries times heads from which work tiles of kMany are taken.
   int64_t many_rows = std::numeric_limits<int64_t>::max();
+  /// There are forward kernels that take work tiles in parts, and one that joins them.
+  bool splits_kv = false;
   /// Work tiles, unless gathered, are of any number of query heads, not of powers of two alone.
   bool packs_any_heads = false;
   bool gathers = false;            ///< There are forward kernels that gather runs.

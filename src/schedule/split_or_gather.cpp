@@ -21,14 +21,14 @@ double whole_steps(std::span<const MaskTile> work_tiles, std::span<const TileRan
 }  // namespace
 
 std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, const AttnShape& shape,
-                                             int64_t num_groups, const GpuModel& gpu,
-                                             const GatherableTiles& gatherable) {
+                                             int64_t num_groups, const GpuModel& gpu, const GatherableTiles& gatherable,
+                                             bool may_split) {
   std::vector<SplitOrGathered> result;
   bool any_parts = false, any_gathered = false;
   for (size_t i = 0; i < masks.size(); ++i) {
     SplitOrGathered& one = result.emplace_back();
     one.tiles = &masks[i];
-    one.parts = split_work_tiles(masks[i], shape, num_groups, gpu);
+    if (may_split) one.parts = split_work_tiles(masks[i], shape, num_groups, gpu);
     if (!gatherable.masks.empty()) one.gathered = gather_runs(gatherable.masks[i]);
     if (gatherable.alone && !one.gathered) one.gathered = gather_none(gatherable.masks[i]);
     any_parts = any_parts || one.parts;

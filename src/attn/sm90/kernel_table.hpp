@@ -15,6 +15,7 @@ namespace tangram::sm90 {
 constexpr schedule::KernelTable kernel_table(int head_dim, int head_dim_v) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   schedule::KernelTable table{.many_rows = kManyRows,
+                              .splits_kv = true,
                               .packs_any_heads = packs_any_heads(head_dim, head_dim_v),
                               .gathers = gathers_runs(head_dim, head_dim_v),
                               .aligns_work_tiles = aligns_work_tiles(head_dim, head_dim_v),
