@@ -234,7 +234,7 @@ Verb add_doctor_verb(CLI::App& app) {
   add("--rows", options->rows, "rows of the largest call (default 2048; with --gpus 16384)", "N");
   CLI::Option* gpus =
       verb->add_option("--gpus", options->num_gpus,
-                       "measure so many GPUs of this host instead: kernels of backend sm90, memory and, "
+                       "measure so many GPUs of this host instead: kernels of the default backend, memory and, "
                        "from two on, links over each transport")
           ->type_name("N")
           ->group(group);

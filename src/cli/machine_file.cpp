@@ -133,7 +133,7 @@ LinkEntry parse_link_entry(const Json& object, const std::string& what) {
 
 // Classes of a backend's kernels; none where kernels compute any head dim alike.
 std::span<const HeadDimRate> classes_of(std::string_view backend) {
-  return backend == "sm90" ? std::span<const HeadDimRate>(h200::kHeadDimRates) : std::span<const HeadDimRate>();
+  return backend == h200::kBackend ? std::span<const HeadDimRate>(h200::kHeadDimRates) : std::span<const HeadDimRate>();
 }
 
 // The dimensions that a backend's kernels compute for these.
@@ -177,8 +177,9 @@ MachineFile builtin_machine_file() {
   file.memory_bytes = model.memory_bytes;
   file.memory_bytes_per_s = model.memory_bytes_per_s;
   file.stage_overhead_s = model.stage_overhead_s;
-  file.kernels.push_back({"sm90", "NVIDIA H200", DType::kBFloat16, model.head_dim, model.head_dim_v, model.workers,
-                          "fitted to docs/results/sm90_h200.csv", model.forward, model.backward});
+  file.kernels.push_back({std::string(h200::kBackend), "NVIDIA H200", DType::kBFloat16, model.head_dim,
+                          model.head_dim_v, model.workers, "fitted to docs/results/sm90_h200.csv", model.forward,
+                          model.backward});
   file.links.push_back({"copy_engine", false, CommEngine::kCopyEngine, "measured", model.inside, 0, 0});
   file.links.push_back({"workers", false, CommEngine::kWorkers, "measured", model.inside, model.comm_workers,
                         model.worker_link_bytes_per_s});

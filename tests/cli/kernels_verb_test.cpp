@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attn/sm90/kernel_list.hpp"
+#include "attn/kernel_catalog.hpp"
 #include "cli/program.hpp"
 #include "machine/head_dim_rates.hpp"
 
@@ -29,7 +29,7 @@ TEST(KernelsVerb, SaysWhetherThisBuildHasThem) {
   EXPECT_EQ(result.code, 0) << result.err;
   const char* held[] = {"This build has no GPU code and none of the ", "This build has a sample of ",
                         "This build has all "};
-  EXPECT_THAT(result.out, HasSubstr(held[static_cast<int>(sm90::kernels_of_build())]));
+  EXPECT_THAT(result.out, HasSubstr(held[static_cast<int>(kernel_catalogs()[0].held)]));
   for (const char* text : {"\nforward: ", "\nbackward: ", "128 exactly", "up to 192:128", "2 kernels a call"}) {
     EXPECT_THAT(result.out, HasSubstr(text));
   }
@@ -38,10 +38,10 @@ TEST(KernelsVerb, SaysWhetherThisBuildHasThem) {
 TEST(KernelsVerb, ListsThemForPrograms) {
   const Json json = kernels_of({});
   const char* held[] = {"none", "sample", "all"};
-  EXPECT_EQ(json["held"], held[static_cast<int>(sm90::kernels_of_build())]);
+  EXPECT_EQ(json["held"], held[static_cast<int>(kernel_catalogs()[0].held)]);
   EXPECT_EQ(json["backend"]["name"], "sm90");
   EXPECT_FALSE(json.contains("head_dims"));
-  const std::vector<sm90::KernelFamily> list = sm90::list_kernels();
+  const std::vector<KernelFamily> list = kernel_catalogs()[0].families;
   ASSERT_EQ(json["kernels"].size(), list.size());
   int total = 0;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -54,6 +54,14 @@ TEST(KernelsVerb, ListsThemForPrograms) {
     total += kernels["num_kernels"].get<int>();
   }
   EXPECT_EQ(json["num_kernels"], total);
+}
+
+TEST(KernelsVerb, TakesBackendsThatHaveKernels) {
+  EXPECT_EQ(kernels_of({"--backend", "sm90"}), kernels_of({}));
+  const ProgramResult refused = run_program({"kernels", "--backend", "cpu"});
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("--backend: must be one whose kernels are compiled with Tangram: sm90"));
+  EXPECT_THAT(refused.err, HasSubstr("(got 'cpu')"));
 }
 
 TEST(KernelsVerb, SaysWhatHeadDimsTakeAndWhatPaddingCosts) {

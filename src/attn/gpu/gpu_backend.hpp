@@ -24,9 +24,10 @@ class GpuBackend : public AttnBackend {
   void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream = nullptr) const override;
   void install_device(MaskSlot& slot, const MaskData& data, void* stream) const override;
 
- protected:
   /// Of a shape that check() takes.
   virtual schedule::KernelTable kernel_table(const AttnShape& shape) const = 0;
+
+ protected:
   /// Throws NotAvailable unless kernels run on the current device.
   virtual void require_device() const = 0;
   /// Loads the kernel that joins work tiles in parts (KernelTable::splits_kv), for calls not to wait for it.

@@ -62,8 +62,6 @@ KernelFamily backward_family(const ShapeClass& row, bool exact) {
           .num_in_sample = (exact ? kDTypes * kSoftcaps : 1) * kDeterministic * kernels + (gathered ? kDTypes : 0)};
 }
 
-}  // namespace
-
 KernelSet kernels_of_build() {
 #if !defined(TANGRAM_HAVE_CUDA)
   return KernelSet::kNone;
@@ -88,9 +86,17 @@ std::vector<KernelFamily> list_kernels() {
   return list;
 }
 
-int num_kernels(const KernelFamily& family, KernelSet held) {
-  if (held == KernelSet::kNone) return 0;
-  return held == KernelSet::kSample ? family.num_in_sample : family.num_kernels;
+std::optional<HeadDimClass> class_of(int head_dim, int head_dim_v) {
+  const ShapeClass* const row = find_shape_class(head_dim, head_dim_v);
+  if (row == nullptr) return {};
+  return HeadDimClass{row->head_dim, row->head_dim_v, has_exact_kernels(head_dim, head_dim_v)};
+}
+
+}  // namespace
+
+KernelCatalog kernel_catalog() {
+  return {"sm90",         kernels_of_build(), "TANGRAM_SM90_KERNELS", kLargestHeadDim,
+          list_kernels(), class_of,           h200::kHeadDimRates};
 }
 
 }  // namespace tangram::sm90

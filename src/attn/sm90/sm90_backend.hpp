@@ -26,8 +26,9 @@ class Sm90Backend final : public gpu::GpuBackend {
   void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream = nullptr) const override;
   const TokenAttention* token_attention() const override { return &tokens_; }
 
- protected:
   schedule::KernelTable kernel_table(const AttnShape& shape) const override;
+
+ protected:
   void require_device() const override { require_hopper(); }
   void load_combine(const AttnShape& shape) const override;
 

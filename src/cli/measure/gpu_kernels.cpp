@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "attn/sm90/kernel_table.hpp"
+#include "attn/gpu/gpu_backend.hpp"
 #include "cli/measure/kernel_fit.hpp"
 #include "cli/measure/measured_mask.hpp"
 #include "cli/text_table.hpp"
@@ -29,12 +29,12 @@ namespace {
 constexpr int kQueryHeads = 64, kKeyHeads = 8;
 
 /// Tiles that a kernel skips if they are fully masked, and the rows of its work tiles, as the backend states them.
-KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, const std::string& device) {
+KernelEntry tiles_of(const AttnBackend& backend, const HeadConfig& heads, const std::string& device) {
   // With as many key heads as query heads, or rows of several heads would share a tile.
   const AttnShape shape{1, 1, 1, 1, heads.head_dim, heads.head_dim_v, heads.dtype};
   KernelModel forward{.tile_rows = h200::kForward.tile_rows, .tile_cols = h200::kForward.tile_cols};
   KernelModel backward{.tile_rows = h200::kBackward.tile_rows, .tile_cols = h200::kBackward.tile_cols};
-  const schedule::KernelTable kernels = sm90::kernel_table(heads.head_dim, heads.head_dim_v);
+  const schedule::KernelTable kernels = dynamic_cast<const gpu::GpuBackend&>(backend).kernel_table(shape);
   forward.item_rows = schedule::forward_tile(kernels, shape).block_m;
   backward.item_rows = kernels.backward.block_m;
   backward.items_by_keys = true;
@@ -49,8 +49,8 @@ KernelEntry sm90_tiles(const AttnBackend& backend, const HeadConfig& heads, cons
           backward};
 }
 
-KernelMeasurement measure_sm90(const AttnBackend& backend, const HeadConfig& heads, const std::string& device,
-                               const MeasureOptions& options) {
+KernelMeasurement measure_kernels(const AttnBackend& backend, const HeadConfig& heads, const std::string& device,
+                                  const MeasureOptions& options) {
   const MaskTensors tensors(heads, options.max_rows, options.max_rows);
   std::vector<TimedCalls> calls;
   std::vector<std::unique_ptr<MeasuredMask>> masks;
@@ -66,7 +66,7 @@ KernelMeasurement measure_sm90(const AttnBackend& backend, const HeadConfig& hea
     calls[i].forward_s = masks[i]->forward_s();
     calls[i].backward_s = masks[i]->backward_s();
   }
-  return fit_entry(sm90_tiles(backend, heads, device), calls, heads.num_heads_q);
+  return fit_entry(tiles_of(backend, heads, device), calls, heads.num_heads_q);
 }
 
 /// What a forward call in two stages takes longer than in one: the second launch, and adding to what is there. Few
@@ -120,11 +120,12 @@ double measure_row_bytes_per_s(int num_turns) {
 }
 
 /// Empty with the reason as a note where it cannot run.
-std::unique_ptr<AttnBackend> find_sm90(Measured& measured) {
+std::unique_ptr<AttnBackend> find_backend(Measured& measured) {
+  const std::string name = best_attn_backend(MemoryKind::kDevice);
   try {
-    return make_attn_backend("sm90");
+    return make_attn_backend(name);
   } catch (const NotAvailable& error) {
-    measured.notes.push_back(fmt::format("sm90: not measured: {}", error.what()));
+    measured.notes.push_back(fmt::format("{}: not measured: {}", name, error.what()));
     return nullptr;
   }
 }
@@ -147,7 +148,7 @@ Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& option
   file.memory_bytes_per_s = measure_row_bytes_per_s(options.num_repeats);
   measured.notes.push_back(
       fmt::format("rows copied and added: {:.2f} TB/s, read plus written", file.memory_bytes_per_s * 1e-12));
-  const std::unique_ptr<AttnBackend> backend = find_sm90(measured);
+  const std::unique_ptr<AttnBackend> backend = find_backend(measured);
   if (backend == nullptr) return measured;
   const auto heads_of = [](DType dtype, const HeadDims& dims) {
     return HeadConfig{kQueryHeads, kKeyHeads, dims.head_dim, dims.head_dim_v, dtype};
@@ -155,12 +156,12 @@ Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& option
   for (const DType dtype : options.dtypes) {
     for (const HeadDims& dims : options.head_dims) {
       control.barrier("measure");
-      const KernelMeasurement kernels = measure_sm90(*backend, heads_of(dtype, dims), properties.name, options);
+      const KernelMeasurement kernels = measure_kernels(*backend, heads_of(dtype, dims), properties.name, options);
       file.kernels.push_back(kernels.entry);
       measured.notes.push_back(fmt::format(
-          "sm90 {} {}: forward {:.0f} TFLOP/s, backward {:.0f} TFLOP/s on whole tiles; {}", tangram::to_string(dtype),
-          head_dim_text(dims.head_dim, dims.head_dim_v), kernels.entry.forward.flops_per_s * 1e-12,
-          kernels.entry.backward.flops_per_s * 1e-12, errors_text(kernels)));
+          "{} {} {}: forward {:.0f} TFLOP/s, backward {:.0f} TFLOP/s on whole tiles; {}", backend->name(),
+          tangram::to_string(dtype), head_dim_text(dims.head_dim, dims.head_dim_v),
+          kernels.entry.forward.flops_per_s * 1e-12, kernels.entry.backward.flops_per_s * 1e-12, errors_text(kernels)));
     }
   }
   control.barrier("measure");

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the GPUs of this host compute and copy in a second: kernels of backend `sm90`, and rows in their memory.
+// What the GPUs of this host compute and copy in a second: kernels of the default backend of GPUs, and rows in their
+// memory.
 #pragma once
 
 #include "cli/measure/machine_measure.hpp"
@@ -11,7 +12,7 @@ namespace tangram::cli {
 
 /// Kernels, memory and what a further call adds, of the current GPU of this rank; all ranks measure at the same time,
 /// so that figures are those of a host at work. Links are left out; so are kernels and calls, with a note that says
-/// why, where backend `sm90` cannot run. Collective. Throws NotAvailable in a build without CUDA.
+/// why, where none can run. Collective. Throws NotAvailable in a build without CUDA.
 Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& options);
 
 }  // namespace tangram::cli

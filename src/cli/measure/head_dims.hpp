@@ -20,7 +20,7 @@ struct HeadDims {
 /// `what`, for what is no such list and for numbers outside [1, 1024].
 std::vector<HeadDims> parse_head_dims(std::string_view list, std::string_view what);
 
-/// Head dims for which backend `sm90` has kernels; it computes others with these.
+/// Head dims for which there are GPU kernels; these compute others.
 std::vector<HeadDims> gpu_head_dims();
 
 }  // namespace tangram::cli

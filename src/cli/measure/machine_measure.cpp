@@ -127,7 +127,7 @@ MachineFile merge_gpu_measurement(const MachineFile& known, MachineFile fresh) {
   }
   fresh.name = base.name;
   fresh.devices_per_node = std::max(base.devices_per_node, fresh.devices_per_node);
-  if (fresh.kernels.empty()) fresh.stage_overhead_s = base.stage_overhead_s;  // backend sm90 cannot run there
+  if (fresh.kernels.empty()) fresh.stage_overhead_s = base.stage_overhead_s;  // no backend of GPUs can run there
   if (fresh.links.empty()) {                                                  // of one GPU
     fresh.ranks_per_node = base.ranks_per_node;
     fresh.devices_per_node = base.devices_per_node;

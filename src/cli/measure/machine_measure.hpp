@@ -27,7 +27,7 @@ struct Measured {
   std::vector<std::string> notes;  ///< a line for each fit
 };
 
-/// Refuses dtypes and head dims that backend `sm90` does not know.
+/// Refuses dtypes and head dims that no GPU kernel holds.
 void check_gpu_measure(const MeasureOptions& options);
 
 /// Of the CPU. Runs one rank for each core as threads, or is one of the processes of mpirun. `is_root` says whether

@@ -74,7 +74,6 @@ class FakeGpuBackend final : public gpu::GpuBackend {
     for (int32_t i = 0; i < view.num_work_tiles; ++i) backward_tile(shape, view, view.work_tiles[i], args);
   }
 
- protected:
   schedule::KernelTable kernel_table(const AttnShape& shape) const override {
     schedule::KernelTable table{.many_rows = 4000,
                                 .packs_any_heads = true,
@@ -85,6 +84,8 @@ class FakeGpuBackend final : public gpu::GpuBackend {
     table.forward[static_cast<int>(schedule::ForwardWorkTiles::kMany)] = {80, 16};
     return table;
   }
+
+ protected:
   void require_device() const override {}
 
  private:
