@@ -42,7 +42,6 @@ HEADER_LAYER = {
     "device_communicator": "comm",
     "buffered_pass": "comm",
     "socket_group": "comm",
-    "hierarchical_group": "comm",
     "local_group": "comm",
     "mpi_group": "comm",
     "dist_attention": "runtime",
@@ -78,7 +77,7 @@ def check_sources() -> list[str]:
 
 
 # Folders of one layer that may include each other: transports, which the device's communicator makes.
-MAY_CIRCLE = {"comm/device", "comm/copy_engine", "comm/hierarchical", "comm/nccl"}
+MAY_CIRCLE = {"comm/device", "comm/copy_engine", "comm/nodes", "comm/nccl"}
 
 
 def check_circles() -> list[str]:

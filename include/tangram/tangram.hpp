@@ -24,7 +24,6 @@
 #include "tangram/gpu_model.hpp"
 #include "tangram/grid_plan.hpp"
 #include "tangram/head_masks.hpp"
-#include "tangram/hierarchical_group.hpp"
 #include "tangram/host_memory.hpp"
 #include "tangram/kv_ready_flags.hpp"
 #include "tangram/local_group.hpp"

@@ -21,7 +21,6 @@
 #include "core/seconds_since.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/env.hpp"
-#include "tangram/hierarchical_group.hpp"
 #include "tangram/local_group.hpp"
 #include "tangram/mpi_group.hpp"
 
@@ -92,39 +91,29 @@ double comm_share_of(const std::vector<TraceEvent>& trace) {
 // A rank over host memory.
 class HostRank final : public StepRank {
  public:
-  HostRank(std::shared_ptr<const Plan> plan, Communicator& world, const AttnBackend& backend, int ranks_per_node) {
-    if (ranks_per_node > 0) nodes_.emplace(world, HierarchicalConfig{.ranks_per_node = ranks_per_node});
-    communicator_ = nodes_ ? &nodes_->communicator() : &world;
-    attention_.emplace(std::move(plan), *communicator_, backend);
-  }
-  Communicator& control() override { return *communicator_; }
-  DistAttention& attention() override { return *attention_; }
+  HostRank(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend)
+      : communicator_(communicator), attention_(std::move(plan), communicator, backend) {}
+  Communicator& control() override { return communicator_; }
+  DistAttention& attention() override { return attention_; }
   std::string transport() const override { return MpiGroup::is_launched() ? "mpi" : "local"; }
 
   PassFigures measure(const std::function<void(void*)>& pass) override {
-    communicator_->barrier("pass begins");
-    communicator_->reset_counters();
-    const TrafficCounters nodes_begin = across_nodes();
+    communicator_.barrier("pass begins");
+    communicator_.reset_counters();
     const auto begin = Clock::now();
     const double cpu_begin = process_seconds();
     pass(nullptr);
     PassFigures figures;
-    figures.received = communicator_->counters();
-    communicator_->barrier("pass ends");
-    figures.across_nodes = across_nodes();
-    figures.across_nodes.rows_received -= nodes_begin.rows_received;
-    figures.across_nodes.bytes_received -= nodes_begin.bytes_received;
+    figures.received = communicator_.counters();
+    communicator_.barrier("pass ends");
     figures.seconds = seconds_since(begin);
     figures.cpu_seconds = process_seconds() - cpu_begin;
     return figures;
   }
 
  private:
-  TrafficCounters across_nodes() const { return nodes_ ? nodes_->across_nodes() : TrafficCounters(); }
-
-  std::optional<HierarchicalGroup> nodes_;
-  Communicator* communicator_ = nullptr;
-  std::optional<DistAttention> attention_;
+  Communicator& communicator_;
+  DistAttention attention_;
 };
 
 int64_t sum_over_ranks(Communicator& communicator, int64_t value) {
@@ -267,10 +256,11 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,
           "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
           summary.plan->cp_size());
+  require(options.ranks_per_node == 0 || control != nullptr,
+          "--ranks-per-node: needs --gpus, between ranks in host memory rows go straight to each (got {})",
+          options.ranks_per_node);
   const Plan& plan = *summary.plan;
-  const int ranks_per_node = static_cast<int>(options.ranks_per_node);
   StepResult result = empty_result(plan);
-  result.ranks_per_node = ranks_per_node;
   if (control != nullptr) {
     const StepOptions found = with_found_nodes(options, *control);
     result.ranks_per_node = static_cast<int>(found.ranks_per_node);
@@ -289,7 +279,7 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
     require(group.communicator().size() == plan.cp_size(),
             "--cp-size: must be the number of ranks that mpirun started (got {} and {})", plan.cp_size(),
             group.communicator().size());
-    HostRank rank(summary.plan, group.communicator(), *backend, ranks_per_node);
+    HostRank rank(summary.plan, group.communicator(), *backend);
     finish_result({run_process(rank, plan, inputs, options, result)}, result);
     result.comm_share = comm_share_of(rank.attention().trace());  // of this process
     return result;
@@ -305,7 +295,7 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   }
   const auto make_rank = [&](Communicator& communicator) {
     const AttnBackend& backend = counting[static_cast<size_t>(communicator.rank())];
-    return std::make_unique<HostRank>(summary.plan, communicator, backend, ranks_per_node);
+    return std::make_unique<HostRank>(summary.plan, communicator, backend);
   };
   finish_result(run_threads(plan, inputs, options, make_rank, result), result);
   return result;

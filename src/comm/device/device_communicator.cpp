@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 
 #include "comm/copy_engine/copy_engine_communicator.hpp"
-#include "comm/hierarchical/device_node_work.hpp"
-#include "comm/hierarchical/node_communicator.hpp"
-#include "comm/hierarchical/node_controls.hpp"
 #include "comm/nccl/nccl_communicator.hpp"
+#include "comm/nodes/device_node_work.hpp"
+#include "comm/nodes/node_communicator.hpp"
+#include "comm/nodes/node_controls.hpp"
 #include "comm/nodes/node_map.hpp"
 #include "core/require.hpp"
 #include "cuda/workspace.hpp"

@@ -6,12 +6,10 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <thread>
 
 #include "comm/communicator_suite.hpp"
 #include "comm/exchange_tables.hpp"
-#include "tangram/hierarchical_group.hpp"
 #include "tangram/mpi_group.hpp"
 
 namespace tangram {
@@ -25,16 +23,6 @@ TEST_P(MpiSuite, Passes) { GetParam().run(the_group->communicator()); }
 
 INSTANTIATE_TEST_SUITE_P(Mpi, MpiSuite, ::testing::ValuesIn(testing::communicator_cases()),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
-
-TEST(Mpi, CarriesTheStepsOfAHierarchy) {
-  Communicator& world = the_group->communicator();
-  if (world.size() % 2 != 0) return;
-  HierarchicalGroup group(world, {.ranks_per_node = 2});
-  for (const testing::CommunicatorCase& test : testing::communicator_cases()) {
-    // A hierarchy adds by node.
-    if (std::strcmp(test.name, "ReducesInRankOrder") != 0) test.run(group.communicator());
-  }
-}
 
 TEST(Mpi, LargeRowsMoveInSeveralMessagesWorthOfBuffers) {
   // Far beyond what MPI sends eagerly, so that both sides must make progress.

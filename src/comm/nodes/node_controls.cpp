@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/hierarchical/node_controls.hpp"
+#include "comm/nodes/node_controls.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Passes over two levels, over host memory: what comes where, what is added, and what crosses between nodes.
-#include "comm/hierarchical/node_communicator.hpp"
+#include "comm/nodes/node_communicator.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/hierarchical/node_communicator.hpp"
+#include "comm/nodes/node_communicator.hpp"
 
 #include <fmt/format.h>
 
 #include <chrono>
 
 #include "comm/device/pass_check.hpp"
-#include "comm/hierarchical/all_tables.hpp"
-#include "comm/hierarchical/node_pass.hpp"
+#include "comm/nodes/all_tables.hpp"
+#include "comm/nodes/node_pass.hpp"
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 

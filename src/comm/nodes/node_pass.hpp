@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/device/slot_pool.hpp"
-#include "comm/hierarchical/node_specs.hpp"
-#include "comm/hierarchical/node_work.hpp"
+#include "comm/nodes/node_specs.hpp"
+#include "comm/nodes/node_work.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {

@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "comm/hierarchical/node_work.hpp"
-#include "comm/hierarchical/two_level.hpp"
+#include "comm/nodes/node_work.hpp"
+#include "comm/nodes/two_level.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {

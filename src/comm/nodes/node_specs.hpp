@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "comm/hierarchical/two_level.hpp"
+#include "comm/nodes/two_level.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {

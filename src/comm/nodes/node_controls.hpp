@@ -7,8 +7,8 @@
 
 #include <optional>
 
-#include "comm/hierarchical/two_level.hpp"
 #include "comm/nodes/node_map.hpp"
+#include "comm/nodes/two_level.hpp"
 #include "tangram/communicator.hpp"
 #include "tangram/socket_group.hpp"
 

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "comm/device/streams.hpp"
-#include "comm/hierarchical/node_work.hpp"
+#include "comm/nodes/node_work.hpp"
 
 namespace tangram::comm {
 

@@ -3,7 +3,7 @@
 
 // Relay buffers hold the union of what a node needs of one rank, rows ascending. As each hop has one source for a relay
 // buffer, pieces of a pair of ranks ascend at both ends, which is what Exchange asks for.
-#include "comm/hierarchical/two_level.hpp"
+#include "comm/nodes/two_level.hpp"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The groups of nodes and rails out of one of all ranks, over processes that claim to be on two nodes, or do not.
-#include "comm/hierarchical/node_controls.hpp"
+#include "comm/nodes/node_controls.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

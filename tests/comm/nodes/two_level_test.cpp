@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Brute force: every step of every rank is carried out on rows that know where they come from.
-#include "comm/hierarchical/two_level.hpp"
+#include "comm/nodes/two_level.hpp"
 
 #include <gtest/gtest.h>
 

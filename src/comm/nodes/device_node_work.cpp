@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "comm/hierarchical/device_node_work.hpp"
+#include "comm/nodes/device_node_work.hpp"
 
 #include "comm/device/kernels.hpp"
 #include "cuda/check.hpp"
