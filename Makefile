@@ -12,7 +12,7 @@ say_preset = @echo "build: without GPU code since there is no GPU here (PRESET=d
 endif
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist kernels check-kernels wheel image sanitize sanitize-memory sanitize-threads fuzz docs lint format clean
+.PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist kernels check-kernels wheel image sanitize sanitize-memory sanitize-threads sanitize-all fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -87,14 +87,17 @@ image: wheel ## A container image with the Python package (needs docker, or podm
 
 sanitize: sanitize-memory sanitize-threads ## The CPU tests under ASan + UBSan, the threaded ones under TSan
 
-sanitize-memory: setup ## The CPU tests under ASan + UBSan
+sanitize-memory: setup ## The CPU tests under ASan + UBSan, and three seconds of every fuzz target
 	@tools/sanitize.sh asan
+
+sanitize-all: setup ## As sanitize-memory, with the checks and instruction sets that CI leaves out
+	@tools/sanitize.sh asan-all
 
 sanitize-threads: setup ## The threaded tests under TSan
 	@tools/sanitize.sh tsan --target test_comm test_runtime -- -R '^(comm|runtime)(\.[0-9]+)?$$'
 
 FUZZ_SECONDS ?= 10
-fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), with clang, ASan and UBSan
+fuzz: setup ## Run every fuzz target for FUZZ_SECONDS (10), all code guiding it, with clang, ASan and UBSan
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
 docs: ## Make the C++ API reference in build/docs/html

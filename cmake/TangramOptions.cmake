@@ -12,6 +12,8 @@ option(TANGRAM_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(TANGRAM_BUILD_PYTHON "Build the Python extension; needs nanobind (tools/setup_python.sh)" OFF)
 set(TANGRAM_LIBRARY_TREE "" CACHE PATH "Build the Python extension alone, with the library of this build folder")
 option(TANGRAM_FUZZ "Build the fuzz targets and nothing else; needs clang (make fuzz)" OFF)
+option(TANGRAM_FUZZ_BESIDE "With clang and sanitizers: tests of fuzz targets search with libFuzzer" OFF)
+option(TANGRAM_CPU_AVX512 "Build the CPU kernels of AVX-512, too" ON)
 option(TANGRAM_WERROR "Treat compiler warnings as errors" OFF)
 option(TANGRAM_PTXAS_REPORT "Keep what ptxas says beside the objects, for tools/check_ptxas.py" OFF)
 set(
@@ -25,6 +27,11 @@ if(NOT TANGRAM_SM90_KERNELS MATCHES "^(all|sample)$")
   message(FATAL_ERROR "TANGRAM_SM90_KERNELS must be all or sample (got ${TANGRAM_SM90_KERNELS})")
 endif()
 set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
+option(
+  TANGRAM_SANITIZE_QUICK
+  "With clang leave out the checks that cost most to compile (make sanitize-all has them)"
+  OFF
+)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -93,6 +100,11 @@ if(TANGRAM_FUZZ)
   add_compile_options(-fsanitize=fuzzer-no-link)
   add_link_options(-fsanitize=fuzzer-no-link)
 endif()
+if(TANGRAM_FUZZ_BESIDE AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  set(TANGRAM_FUZZ_BESIDE OFF) # they replay the corpus
+endif()
+# What guides libFuzzer, for the units that parse: for all code it costs half as much as compiling it.
+set(TANGRAM_COVERAGE -fsanitize-coverage=inline-8bit-counters,indirect-calls,trace-cmp,pc-table)
 if(TANGRAM_SANITIZE)
   list(JOIN TANGRAM_SANITIZE "," sanitizers)
   add_compile_options(
@@ -102,7 +114,15 @@ if(TANGRAM_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>
   )
   add_link_options(-fsanitize=${sanitizers})
+  set(TANGRAM_SANITIZE_NONE -fno-sanitize=all) # for references of tests, which are slow enough without
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    if(TANGRAM_SANITIZE_QUICK AND "address" IN_LIST TANGRAM_SANITIZE)
+      # A quarter of the time to compile. A null pointer that is read ends the program without, too.
+      add_compile_options(
+        $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,alignment,vptr,object-size,function>
+        $<$<COMPILE_LANGUAGE:CXX>:-fsanitize-address-use-after-return=never>
+      )
+    endif()
     # What g++ defines by itself: the host pool poisons what it keeps, and tests ask for it.
     foreach(sanitizer IN ITEMS address thread)
       if(sanitizer IN_LIST TANGRAM_SANITIZE)

@@ -73,7 +73,13 @@ function(tangram_add_layer name)
   tangram_set_warnings(${target})
   if(arg_LIGHT AND TANGRAM_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
-    target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+    get_property(precompiled GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED) # by the first of them
+    if(precompiled)
+      target_precompile_headers(${target} REUSE_FROM ${precompiled})
+    else()
+      target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+      set_property(GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED ${target})
+    endif()
   elseif(name STREQUAL "core")
     target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
   else()
@@ -93,6 +99,18 @@ endfunction()
 # their anonymous namespaces must differ.
 function(tangram_join_sources layer group)
   set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+endfunction()
+
+# tangram_guide_fuzzing(plan json)
+#
+# Lets libFuzzer see how far it comes in a unit that tangram_join_sources made.
+function(tangram_guide_fuzzing layer group)
+  if(TANGRAM_FUZZ_BESIDE)
+    set_source_files_properties(
+      ${CMAKE_CURRENT_BINARY_DIR}/CMakeFiles/tangram_${layer}.dir/Unity/unity_${group}_cxx.cxx
+      PROPERTIES COMPILE_OPTIONS "${TANGRAM_COVERAGE}"
+    )
+  endif()
 endfunction()
 
 # Joins sources of a target by fives of a folder.
@@ -151,7 +169,7 @@ function(tangram_add_test name)
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
   target_link_libraries(
     ${target}
-    PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} tangram_fmt GTest::gtest_main GTest::gmock
+    PRIVATE ${arg_DEPENDS} ${arg_LINK_PRIVATE} tangram_test_sums tangram_fmt GTest::gtest_main GTest::gmock
   )
   target_compile_definitions(${target} PRIVATE TANGRAM_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
   set(light)

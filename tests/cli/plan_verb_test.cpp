@@ -283,6 +283,7 @@ TEST(PlanVerb, TimeLineOfManyRanksShowsTheSlowest) {
 
 // "Too many ranks to draw."
 TEST(PlanVerb, WhoSendsWhatOfManyRanksIsShownByNode) {
+  if (support::kSanitized) GTEST_SKIP() << kLarge;
   const TempFolder folder;
   const std::string html = folder.path("report.html");
   ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "131072", "--cp-size", "512", "--dispatch",

@@ -12,6 +12,7 @@
 
 #include "cli/npy.hpp"
 #include "cli/program.hpp"
+#include "support/sample.hpp"
 
 namespace tangram::cli {
 namespace {
@@ -115,16 +116,18 @@ TEST(VerifyVerb, EveryTypeAndShape) {
 }
 
 TEST(VerifyVerb, CountsRunsWhereRowsAreCutAnywhere) {
+  const char* const seqlen = support::kSanitized ? "256" : "1024";
   const ProgramResult result =
-      run_program({"verify", "--total-seqlen", "1024", "--seed", "1", "--cp-size", "4", "--head-dim", "16"});
+      run_program({"verify", "--total-seqlen", seqlen, "--seed", "1", "--cp-size", "4", "--head-dim", "16"});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, ::testing::Not(HasSubstr("chunks of 1 rows")));
 }
 
 TEST(VerifyVerb, EveryStrategy) {
+  const char* const seqlen = support::kSanitized ? "64" : "128";
   for (const char* strategy : {"ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp", "auto"}) {
     const ProgramResult result =
-        run_program({"verify", "--family", "causal", "--seqlen", "128", "--cp-size", "4", "--heads-q", "8",
+        run_program({"verify", "--family", "causal", "--seqlen", seqlen, "--cp-size", "4", "--heads-q", "8",
                      "--heads-kv", "4", "--head-dim", "16", "--strategy", strategy});
     EXPECT_EQ(result.code, 0) << strategy << result.out << result.err;
   }

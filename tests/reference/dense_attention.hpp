@@ -11,6 +11,8 @@
 #include <limits>
 #include <vector>
 
+#include "reference/vector_sums.hpp"
+
 namespace tangram::reference {
 
 /// One region of a mask: a rectangle and either a published type (0 full, 1 causal, 2 inverse causal, 3 bi-causal) or,
@@ -77,9 +79,7 @@ inline DenseResult dense_attention(const DenseProblem& p) {
         seen[static_cast<size_t>(j)] = shown;
         if (!shown) continue;
         const double* k = &p.k[size(j * p.heads_kv + g, p.dim, 1)];
-        double s = 0;
-        for (int d = 0; d < p.dim; ++d) s += q[d] * k[d];
-        s = round(s * p.scale);
+        const double s = round(dot(q, k, p.dim) * p.scale);
         r.max_logits[static_cast<size_t>(h)] = std::max(r.max_logits[static_cast<size_t>(h)], s);
         const double t = p.softcap > 0 ? std::tanh(s / p.softcap) : 0;
         slope[static_cast<size_t>(j)] = 1 - t * t;
@@ -101,8 +101,7 @@ inline DenseResult dense_attention(const DenseProblem& p) {
       for (int64_t j = 0; j < p.rows_k; ++j) {
         if (!seen[static_cast<size_t>(j)]) continue;
         const double prob = round(std::exp(score[static_cast<size_t>(j)] - lse));
-        for (int d = 0; d < p.dim_v; ++d)
-          out[d] += prob * p.v[size(j * p.heads_kv + g, p.dim_v, 1) + static_cast<size_t>(d)];
+        add_scaled(prob, &p.v[size(j * p.heads_kv + g, p.dim_v, 1)], out, p.dim_v);
       }
       if (p.dout.empty()) continue;
       const double* dout = &p.dout[size(i * p.heads_q + h, p.dim_v, 1)];
@@ -113,16 +112,11 @@ inline DenseResult dense_attention(const DenseProblem& p) {
         if (!seen[static_cast<size_t>(j)]) continue;
         const double prob = round(std::exp(score[static_cast<size_t>(j)] - lse));
         const size_t k_at = size(j * p.heads_kv + g, p.dim, 1), v_at = size(j * p.heads_kv + g, p.dim_v, 1);
-        double dprob = 0;
-        for (int d = 0; d < p.dim_v; ++d) {
-          dprob += dout[d] * p.v[v_at + static_cast<size_t>(d)];
-          r.dv[v_at + static_cast<size_t>(d)] += prob * dout[d];
-        }
+        const double dprob = dot(dout, &p.v[v_at], p.dim_v);
+        add_scaled(prob, dout, &r.dv[v_at], p.dim_v);
         const double ds = round(prob * (round(dprob) - delta)) * slope[static_cast<size_t>(j)] * p.scale;
-        for (int d = 0; d < p.dim; ++d) {
-          r.dq[size(i * p.heads_q + h, p.dim, 1) + static_cast<size_t>(d)] += ds * p.k[k_at + static_cast<size_t>(d)];
-          r.dk[k_at + static_cast<size_t>(d)] += ds * q[d];
-        }
+        add_scaled(ds, &p.k[k_at], &r.dq[size(i * p.heads_q + h, p.dim, 1)], p.dim);
+        add_scaled(ds, q, &r.dk[k_at], p.dim);
       }
     }
   }

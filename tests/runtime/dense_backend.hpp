@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attn/host_backend.hpp"
+#include "reference/vector_sums.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::testing {
@@ -34,10 +35,11 @@ class DenseBackend final : public HostBackend {
 
   void forward_of(HostMask& mask, const AttnForwardArgs& args) const override {
     const Prepared& prepared = static_cast<const Prepared&>(mask);
+    Rows q(args.q), k(args.k), v(args.v);
     for (int head = 0; head < prepared.shape.num_heads_q; ++head) {
       double max_logit = args.accumulate && args.max_logits != nullptr ? args.max_logits[head] : -kInfinity;
       for (int64_t row = 0; row < prepared.shape.seqlen_q; ++row) {
-        forward_row(prepared, args, row, head, max_logit);
+        forward_row(prepared, args, row, head, q, k, v, max_logit);
       }
       if (args.max_logits != nullptr) args.max_logits[head] = static_cast<float>(max_logit);
     }
@@ -49,9 +51,12 @@ class DenseBackend final : public HostBackend {
     // float64 sums, then one rounding; without accumulate the rows that no query sees become zero.
     std::vector<double> dq(count(args.dq)), dk(count(args.dk)), dv(count(args.dv));
     std::vector<char> touched(static_cast<size_t>(shape.seqlen_k), 0);
+    Inputs inputs{Rows(args.q), Rows(args.k), Rows(args.v), Rows(args.dout)};
     if (args.dsink != nullptr) std::fill_n(args.dsink, dsink_size(shape, args.sink), 0.0f);
     for (int head = 0; head < shape.num_heads_q; ++head) {
-      for (int64_t row = 0; row < shape.seqlen_q; ++row) backward_row(prepared, args, row, head, dq, dk, dv, touched);
+      for (int64_t row = 0; row < shape.seqlen_q; ++row) {
+        backward_row(prepared, args, row, head, inputs, dq, dk, dv, touched);
+      }
     }
     store(args.dq, dq, args.accumulate_dq, nullptr);
     store(args.dk, dk, args.accumulate_dkv, &touched);
@@ -84,6 +89,33 @@ class DenseBackend final : public HostBackend {
       case DType::kFloat16: static_cast<uint16_t*>(view.data)[index] = float_to_float16(number); return;
     }
   }
+  /// Rows of a tensor in float64, each read when it is first asked for: others may be under way from another rank.
+  class Rows {
+   public:
+    explicit Rows(const ConstTensorView& view)
+        : view_(view),
+          values_(static_cast<size_t>(view.rows * view.heads * view.dim)),
+          is_read_(static_cast<size_t>(view.rows * view.heads)) {}
+
+    const double* operator()(int64_t row, int head) {
+      const size_t place = static_cast<size_t>(row * view_.heads + head);
+      double* const values = values_.data() + place * static_cast<size_t>(view_.dim);
+      if (!is_read_[place]) {
+        for (int d = 0; d < view_.dim; ++d) values[d] = at(view_, row, head, d);
+        is_read_[place] = 1;
+      }
+      return values;
+    }
+
+   private:
+    ConstTensorView view_;
+    std::vector<double> values_;
+    std::vector<char> is_read_;
+  };
+  struct Inputs {
+    Rows q, k, v, dout;
+  };
+
   static size_t count(const TensorView& view) { return static_cast<size_t>(view.rows * view.heads * view.dim); }
   static size_t index(const TensorView& view, int64_t row, int head) {
     return static_cast<size_t>((row * view.heads + head) * view.dim);
@@ -114,12 +146,6 @@ class DenseBackend final : public HostBackend {
   static double scale_of(const AttnShape& shape, const AttnOptions& options) {
     return options.softmax_scale ? *options.softmax_scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
   }
-  static double dot(const ConstTensorView& a, int64_t row_a, int head_a, const ConstTensorView& b, int64_t row_b,
-                    int head_b) {
-    double sum = 0;
-    for (int d = 0; d < a.dim; ++d) sum += at(a, row_a, head_a, d) * at(b, row_b, head_b, d);
-    return sum;
-  }
   static double capped(double score, double softcap) {
     return softcap > 0 ? softcap * std::tanh(score / softcap) : score;
   }
@@ -133,15 +159,15 @@ class DenseBackend final : public HostBackend {
     }
   }
 
-  static void forward_row(const Prepared& prepared, const AttnForwardArgs& args, int64_t row, int head,
-                          double& max_logit) {
+  static void forward_row(const Prepared& prepared, const AttnForwardArgs& args, int64_t row, int head, Rows& q,
+                          Rows& k, Rows& v, double& max_logit) {
     const AttnShape& shape = prepared.shape;
     const int kv_head = head / (shape.num_heads_q / shape.num_heads_kv);
     const double scale = scale_of(shape, args.options);
     std::vector<int64_t> keys;
     std::vector<double> scores;
     for_each_key(prepared, row, [&](int64_t key) {
-      const double score = scale * dot(args.q, row, head, args.k, key, kv_head);
+      const double score = scale * reference::dot(q(row, head), k(key, kv_head), shape.head_dim);
       max_logit = std::max(max_logit, score);
       keys.push_back(key);
       scores.push_back(capped(score, args.options.softcap));
@@ -164,7 +190,7 @@ class DenseBackend final : public HostBackend {
     for (size_t i = 0; i < keys.size(); ++i) {
       const double weight = std::exp(scores[i] - largest);
       total += weight;
-      for (int d = 0; d < shape.head_dim_v; ++d) sums[size_t(d)] += weight * at(args.v, keys[i], kv_head, d);
+      reference::add_scaled(weight, v(keys[i], kv_head), sums.data(), shape.head_dim_v);
     }
     for (int64_t s = 0; s < args.sink.seqlen_sink; ++s) {
       total += std::exp(args.sink.data[sink_index(shape, args.sink, row, s, head)] - largest);
@@ -174,32 +200,32 @@ class DenseBackend final : public HostBackend {
   }
 
   static void backward_row(const Prepared& prepared, const AttnBackwardArgs& args, int64_t row, int head,
-                           std::vector<double>& dq, std::vector<double>& dk, std::vector<double>& dv,
+                           Inputs& inputs, std::vector<double>& dq, std::vector<double>& dk, std::vector<double>& dv,
                            std::vector<char>& touched) {
     const AttnShape& shape = prepared.shape;
     const int kv_head = head / (shape.num_heads_q / shape.num_heads_kv);
     const double scale = scale_of(shape, args.options), softcap = args.options.softcap;
     const double lse = args.lse[row * shape.num_heads_q + head];
     if (lse == -kInfinity) return;
-    const double delta = args.delta != nullptr ? double{args.delta[row * shape.num_heads_q + head]}
-                                               : dot(args.dout, row, head, args.out, row, head);
+    const double* const q = inputs.q(row, head);
+    const double* const dout = inputs.dout(row, head);
+    double delta = 0;
+    if (args.delta != nullptr) delta = args.delta[row * shape.num_heads_q + head];
+    for (int d = 0; args.delta == nullptr && d < shape.head_dim_v; ++d) delta += dout[d] * at(args.out, row, head, d);
     for (int64_t s = 0; args.dsink != nullptr && s < args.sink.seqlen_sink; ++s) {
       const size_t i = sink_index(shape, args.sink, row, s, head);
       args.dsink[i] -= static_cast<float>(std::exp(args.sink.data[i] - lse) * delta);
     }
     for_each_key(prepared, row, [&](int64_t key) {
       touched[static_cast<size_t>(key)] = 1;
-      const double score = capped(scale * dot(args.q, row, head, args.k, key, kv_head), softcap);
+      const double* const k = inputs.k(key, kv_head);
+      const double score = capped(scale * reference::dot(q, k, shape.head_dim), softcap);
       const double weight = std::exp(score - lse);
-      double dscore = weight * (dot(args.dout, row, head, args.v, key, kv_head) - delta);
+      double dscore = weight * (reference::dot(dout, inputs.v(key, kv_head), shape.head_dim_v) - delta);
       if (softcap > 0) dscore *= 1 - (score / softcap) * (score / softcap);
-      for (int d = 0; d < shape.head_dim_v; ++d) {
-        dv[index(args.dv, key, kv_head) + size_t(d)] += weight * at(args.dout, row, head, d);
-      }
-      for (int d = 0; d < shape.head_dim; ++d) {
-        dq[index(args.dq, row, head) + size_t(d)] += scale * dscore * at(args.k, key, kv_head, d);
-        dk[index(args.dk, key, kv_head) + size_t(d)] += scale * dscore * at(args.q, row, head, d);
-      }
+      reference::add_scaled(weight, dout, dv.data() + index(args.dv, key, kv_head), shape.head_dim_v);
+      reference::add_scaled(scale * dscore, k, dq.data() + index(args.dq, row, head), shape.head_dim);
+      reference::add_scaled(scale * dscore, q, dk.data() + index(args.dk, key, kv_head), shape.head_dim);
     });
   }
 };

@@ -28,7 +28,7 @@ TEST(BlockLists, AreThoseOfTheHostForEachHeadGroup) {
   std::mt19937 rng(11);
   for (const BlockCase& c : gathered_cases()) {
     BuiltBlocks images(c);
-    for (int round = 0; round < (support::is_long_run() ? 300 : 12); ++round) {
+    for (int round = 0; round < support::rounds(300, 12); ++round) {
       const BlockChoice choice = random_block_choice(rng, c);
       ASSERT_EQ(images.build(choice.table()).problem, Problem::kNone);
       images.expect_as_host(choice);

@@ -24,7 +24,7 @@ TEST(BuildBlocks, EqualsTheListsOfTheHostBitForBit) {
   std::mt19937 rng(1);
   for (const ImageCase& c : block_cases()) {
     BuiltImages images(c);
-    for (int round = 0; round < (support::is_long_run() ? 1000 : 30); ++round) {
+    for (int round = 0; round < support::rounds(1000, 30); ++round) {
       const Choice choice = random_choice(rng, c);
       ASSERT_EQ(build_blocks(images, choice, c).problem, Problem::kNone);
       images.expect_as_host(slices_of(choice, c));

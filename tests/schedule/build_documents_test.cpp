@@ -23,7 +23,7 @@ TEST(BuildDocuments, EqualsTheListsOfTheHostBitForBit) {
   std::mt19937 rng(1);
   for (const ImageCase& c : document_cases()) {
     BuiltImages images(c);
-    for (int round = 0; round < (support::is_long_run() ? 4000 : 100); ++round) {
+    for (int round = 0; round < support::rounds(4000, 100); ++round) {
       const Pack pack = random_pack(rng, c);
       ASSERT_EQ(build_documents(images, documents_of(pack)).problem, Problem::kNone);
       images.expect_as_host(slices_of(pack));

@@ -23,7 +23,7 @@ TEST(BuildRanges, EqualsTheListsOfTheHostBitForBit) {
   std::mt19937 rng(1);
   for (const ImageCase& c : range_cases()) {
     BuiltImages images(c);
-    for (int round = 0; round < (support::is_long_run() ? 2000 : 60); ++round) {
+    for (int round = 0; round < support::rounds(2000, 60); ++round) {
       const TypedRanges typed = random_ranges(rng, c);
       const Report report = build_ranges(images, ranges_of(typed));
       ASSERT_EQ(report.problem, Problem::kNone) << report_text(report);
@@ -75,7 +75,7 @@ TEST(BuildRanges, TheFirstRangeThatMeetsOneBeforeIsNamed) {
   const ImageCase c = case_of(3000, 3000, 8, 1, {.max_documents = 80, .max_slices = 600});
   BuiltImages images(c);
   int64_t num_refused = 0;
-  for (int round = 0; round < (support::is_long_run() ? 2000 : 60); ++round) {
+  for (int round = 0; round < support::rounds(2000, 60); ++round) {
     TypedRanges typed = random_ranges(rng, c);
     for (int64_t copies = number(rng, 1, 3); copies > 0 && !typed.types.empty(); --copies) {
       const auto of = static_cast<size_t>(number(rng, 0, static_cast<int64_t>(typed.types.size()) - 1));

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/sample.hpp"
+
 namespace tangram::schedule {
 namespace {
 
@@ -26,6 +28,7 @@ std::vector<double> written(ScheduleClass kind, bool deterministic) {
 }
 
 TEST(ScheduleFit, FactorsAreThoseOfTheMeasuredTable) {
+  if (support::kSanitized) GTEST_SKIP() << "a fit of minutes, over code that the next tests run, too";
   for (const bool deterministic : {false, true}) {
     const auto masks = measured_masks(deterministic);
     for (const ScheduleClass kind : {ScheduleClass::kEqual, ScheduleClass::kNested, ScheduleClass::kPacked}) {

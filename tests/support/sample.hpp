@@ -24,14 +24,14 @@ inline constexpr bool kSanitized = false;
 #endif
 
 /// Which cases of a sweep to run: all in long runs, otherwise one in `one_in`, always the same ones; under sanitizers
-/// fewer than half as many. `one_in` shares no factor with the lengths of the inner loops, so that every value of each
+/// a quarter as many. `one_in` shares no factor with the lengths of the inner loops, so that every value of each
 /// meets others; of several sweeps over the same cases each begins at another one, `start`, so that together they run
 /// all.
 class Sample {
  public:
   explicit Sample(int one_in, int start = 0)
       : one_in_(is_long_run() ? 1
-                : kSanitized  ? prime_from(2 * one_in)
+                : kSanitized  ? prime_from(4 * one_in)
                               : one_in),
         next_(start) {}
   bool takes_next() { return next_++ % one_in_ == 0; }
@@ -46,5 +46,11 @@ class Sample {
 
   int one_in_, next_;
 };
+
+/// How many rounds of a test of random cases to run; under sanitizers a quarter of `sampled`.
+inline int rounds(int whole, int sampled) {
+  if (is_long_run()) return whole;
+  return kSanitized ? (sampled + 3) / 4 : sampled;
+}
 
 }  // namespace tangram::support

@@ -264,10 +264,12 @@ std::vector<Isa> all_isas() {
 #if defined(TANGRAM_CPU_X86)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+#if defined(TANGRAM_CPU_AVX512)
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512dq") != 0;
   result.push_back({&cpu::kAvx512Bf16Kernels, avx512 && __builtin_cpu_supports("avx512bf16") != 0});
   result.push_back({&cpu::kAvx512Kernels, avx512});
+#endif
   result.push_back({&cpu::kAvx2Kernels, avx2});
 #endif
   result.push_back({&cpu::kBaselineKernels, true});

@@ -330,7 +330,7 @@ TEST(ControlLinks, ACableThatIsCutNamesEachSideToTheOther) {
 
 // Random ranks are killed or stopped at random times: no rank hangs, and every survivor names the one that was lost.
 TEST(ControlLinks, RandomLossesAreNamedByAllSurvivors) {
-  const int num_rounds = support::is_long_run() ? 100 : 4;
+  const int num_rounds = support::rounds(100, 4);
   std::mt19937 random(7);
   for (int round = 0; round < num_rounds; ++round) {
     const int lost = static_cast<int>(random() % kSize);

@@ -35,7 +35,7 @@ using testing::random_case;
 StepPrograms programs_of(const Case& of) { return step_programs(*of.plan, of.call, of.target, of.kept); }
 
 TEST(Verify, ProgramsOfRandomPlansAndCallsHaveNoFaults) {
-  const uint32_t count = support::is_long_run() ? 5000 : 300;
+  const uint32_t count = static_cast<uint32_t>(support::rounds(5000, 300));
   for (uint32_t seed = 0; seed < count; ++seed) {
     Random random(seed);
     const Case of = random_case(random);
@@ -108,13 +108,13 @@ Caught mutate_programs(std::span<const NamedMutation> kinds, int wanted, uint32_
 }
 
 TEST(Verify, HarmfulMutationsAreCaught) {
-  const Caught result = mutate_programs(kHarmful, support::is_long_run() ? 10'000 : 600, 0);
+  const Caught result = mutate_programs(kHarmful, support::rounds(10'000, 600), 0);
   EXPECT_EQ(result.caught, result.made);
 }
 
 // Counted apart: missed mutations do no harm.
 TEST(Verify, MostMutationsThatMayBeHarmlessAreCaught) {
-  const Caught result = mutate_programs(kMaybeHarmless, support::is_long_run() ? 2'000 : 150, 0);
+  const Caught result = mutate_programs(kMaybeHarmless, support::rounds(2'000, 150), 0);
   EXPECT_GE(result.caught * 100, result.made * 90);
 }
 

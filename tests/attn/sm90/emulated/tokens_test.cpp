@@ -104,7 +104,7 @@ void expect_all_close(int first) {
   constexpr DType kDType = std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
   emulated::in_orders(
       first, kWarpgroups == 1 ? cases(kDType) : large_cases(kDType),
-      [](const TokenCase& c, const Order& order) { expect_close<tokens::Traits<Element, kWarpgroups>>(c, order); });
+      [](const TokenCase& c, const Order& order) { expect_close<tokens::Traits<Element, kWarpgroups>>(c, order); }, 2);
 }
 
 TEST(Sm90EmulatedTokens, AgreeWithFloat64) { expect_all_close<__nv_bfloat16, 1>(0); }
