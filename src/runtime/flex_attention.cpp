@@ -92,10 +92,9 @@ void FlexAttention::prepare_backward_async(bool deterministic, bool plain) {
   const MaskPart part = part_of({.deterministic = deterministic, .plain = plain}, slot_->parts());
   if (slot_->parts().has(part)) return;
   // What it uses stays where it is when the object is moved.
-  ahead_ = std::make_unique<AsyncTask>(on_current_device(
-      [backend = backend_, slot = slot_.get(), lists = std::span(std::as_const(masks_)), shape = shape_, part] {
-        install_part(*backend, *slot, lists, shape, part);
-      }));
+  ahead_ = std::make_unique<AsyncTask>(
+      on_current_device([backend = backend_, slot = slot_.get(), lists = std::span(std::as_const(masks_)),
+                         shape = shape_, part] { install_part(*backend, *slot, lists, shape, part); }));
 }
 
 void FlexAttention::finish_ahead() {
