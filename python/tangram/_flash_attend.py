@@ -96,6 +96,8 @@ class Options(NamedTuple):
     sm_margin: int = 0
     of_flash_attention_3: bool = False
     """Whose functions return (out, lse) instead of (out, lse, None)."""
+    sink_layout: str = "sh"
+    """"ssh": other sinks for each row of q, `[..., rows, sinks, heads of q]`."""
 
     def result(self, out: Tensor, lse: Tensor) -> Result:
         """With return_attn_probs."""
@@ -117,6 +119,18 @@ class Options(NamedTuple):
         sink = self.sink
         if sink is None:
             return None
+        if self.sink_layout not in ("sh", "ssh"):
+            raise InvalidArgument(
+                f"{self.function}: sink_layout must be 'sh' or 'ssh', sinks have no values "
+                f"(got sink_layout={self.sink_layout!r})"
+            )
+        if self.sink_layout == "ssh":
+            if sink.ndim not in (3, 4) or sink.shape[-1] != heads:
+                raise InvalidArgument(
+                    f"{self.function}: sink must be [rows of q, sinks, heads of q] or [batch, rows, sinks, heads of q] "
+                    f"with sink_layout='ssh', heads of q = {heads} (got sink={list(sink.shape)})"
+                )
+            return sink.flatten(0, -3)
         if sink.ndim not in (1, 2) or sink.shape[-1] != heads:
             raise InvalidArgument(
                 f"{self.function}: sink must be [heads of q] or [sinks, heads of q], heads of q = {heads} "
@@ -148,6 +162,7 @@ def _attend(
     """(out, lse [rows, heads]) of rows one after the other."""
     softcap = max(options.softcap, 0.0)  # there, too, what is not positive is none
     given: dict[str, Any] = {"sink": sinks, "softmax_scale": options.softmax_scale, "softcap": softcap}
+    given["sink_layout"] = options.sink_layout
     given |= {"deterministic": options.deterministic, "sm_margin": options.sm_margin}
     if torch.compiler.is_compiling():
         out, meta = flex_flash_attn_func(q, k, v, *mask, **given)
