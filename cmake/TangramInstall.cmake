@@ -20,6 +20,7 @@ foreach(
   plan
   cuda
   attn_gpu
+  attn_sm80
   attn_sm90
   attn
   comm

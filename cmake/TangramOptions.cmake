@@ -26,6 +26,12 @@ set_property(CACHE TANGRAM_SM90_KERNELS PROPERTY STRINGS all sample)
 if(NOT TANGRAM_SM90_KERNELS MATCHES "^(all|sample)$")
   message(FATAL_ERROR "TANGRAM_SM90_KERNELS must be all or sample (got ${TANGRAM_SM90_KERNELS})")
 endif()
+set(
+  TANGRAM_SM80_ARCHITECTURES
+  80-real 90-real 80-virtual
+  CACHE STRING
+  "Machine code and PTX of the kernels for GPUs of compute capability 8.0 and later, as CUDA_ARCHITECTURES"
+)
 set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
 option(
   TANGRAM_SANITIZE_QUICK

@@ -12,6 +12,7 @@
 #include "core/require.hpp"
 #include "tangram/error.hpp"
 #ifdef TANGRAM_HAVE_CUDA
+#include "attn/sm80/sm80_backend.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "attn/staging/cuda_memory.hpp"
 #endif
@@ -31,20 +32,30 @@ AttnBackendInfo sm90_info() {
   const HopperCheck check = check_hopper();
   return {"sm90", check.found, check.text, MemoryKind::kDevice};
 }
-std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions& options) {
-  auto backend = std::make_unique<Sm90Backend>();
+AttnBackendInfo sm80_info() {
+  const Sm80Check check = check_sm80();
+  return {"sm80", check.found, check.text, MemoryKind::kDevice};
+}
+template <typename Backend>
+std::unique_ptr<AttnBackend> make_gpu(const AttnBackendOptions& options) {
+  auto backend = std::make_unique<Backend>();
   if (!options.host_memory) return backend;
   return std::make_unique<StagingBackend>(std::move(backend), make_cuda_memory());
 }
+constexpr auto make_sm90 = make_gpu<Sm90Backend>, make_sm80 = make_gpu<Sm80Backend>;
 #else
-AttnBackendInfo sm90_info() {
-  return {"sm90", false, "this build has no GPU code: nvcc was not found", MemoryKind::kDevice};
+AttnBackendInfo missing_info(const char* name) {
+  return {name, false, "this build has no GPU code: nvcc was not found", MemoryKind::kDevice};
 }
-std::unique_ptr<AttnBackend> make_sm90(const AttnBackendOptions&) { return nullptr; }  // refused before
+AttnBackendInfo sm90_info() { return missing_info("sm90"); }
+AttnBackendInfo sm80_info() { return missing_info("sm80"); }
+std::unique_ptr<AttnBackend> make_missing(const AttnBackendOptions&) { return nullptr; }  // refused before
+constexpr auto make_sm90 = make_missing, make_sm80 = make_missing;
 #endif
 
 const Entry kEntries[] = {
     {"sm90", sm90_info, make_sm90},
+    {"sm80", sm80_info, make_sm80},
     {"cpu",
      [] {
        const CpuBackend backend;

@@ -118,7 +118,7 @@ MISTAKES = {
         FLEX,
         "backend",
         "backend='flash'",
-        "one of sm90, cpu, reference",
+        "one of sm90, sm80, cpu, reference",
     ),
     "a mask left out": (lambda: flex(Q, K, V, None), FLEX, "q_ranges", "(got None)", "a Mask, or"),
     "types that are no integers": (

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// CUDA C++ as the Hopper kernels use it, for a host compiler: words of the language, built-in functions, and, in the
+// CUDA C++ as the kernels use it, for a host compiler: words of the language, built-in functions, and, in the
 // place of src/cuda/ptx, the instructions. The build puts headers of the same names in front, which include this one.
 #pragma once
 
@@ -177,7 +177,7 @@ using emulated::self;
 inline void* dynamic_shared_memory() { return self().block->shared; }
 inline uint32_t smem_address(const void* pointer) {
   const auto offset = static_cast<const unsigned char*>(pointer) - self().block->shared;
-  if (offset < 0 || offset >= static_cast<int64_t>(emulated::kSharedBytes)) emulated::fail("not in shared memory");
+  if (offset < 0 || offset >= static_cast<int64_t>(emulated::shared_bytes())) emulated::fail("not in shared memory");
   return static_cast<uint32_t>(offset);
 }
 
@@ -344,6 +344,39 @@ float2 unpack_pair(uint32_t packed) {
 inline void make_opaque(uint32_t&) {}
 inline void make_opaque(float&) {}
 inline uint32_t read_thread_index() { return threadIdx.x; }
+
+// ldmatrix.cuh, mma.cuh, reduce.cuh
+inline void load_matrices(uint32_t (&matrices)[4], uint32_t row, bool transposed) {
+  if (row % 16 != 0 || row + 16 > emulated::shared_bytes()) emulated::fail("ldmatrix: not a row in shared memory");
+  const uint64_t* rows = emulated::exchange_in_warp(row);
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t m = 0; m < 4; ++m) {
+    uint16_t pair[2];
+    for (uint32_t e = 0; e < 2; ++e) {
+      const uint32_t matrix_row = transposed ? lane % 4 * 2 + e : lane / 4;
+      const uint32_t column = transposed ? lane / 4 : lane % 4 * 2 + e;
+      std::memcpy(&pair[e], self().block->shared + rows[m * 8 + matrix_row] + column * 2, 2);
+    }
+    matrices[m] = pair[0] | static_cast<uint32_t>(pair[1]) << 16;
+  }
+}
+inline void load_matrix_x4(uint32_t (&matrices)[4], uint32_t row) { load_matrices(matrices, row, false); }
+inline void load_matrix_x4_transposed(uint32_t (&matrices)[4], uint32_t row) { load_matrices(matrices, row, true); }
+template <typename Element>
+void mma_m16n8k16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const emulated::WarpWords& lanes = emulated::exchange_in_warp({a[0], a[1], a[2], a[3], b0, b1});
+  const uint32_t lane = threadIdx.x % 32;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t row = lane / 4, column = lane % 4 * 2 + i % 2;
+    for (uint32_t k = 0; k < 16; k += 2) {
+      const uint32_t word_a = lanes[row * 4 + k % 8 / 2][k / 8 * 2 + i / 2];
+      const uint32_t word_b = lanes[column * 4 + k % 8 / 2][4 + k / 8];
+      const float2 pair_a = unpack_pair<Element>(word_a), pair_b = unpack_pair<Element>(word_b);
+      d[i] += pair_a.x * pair_b.x + pair_a.y * pair_b.y;
+    }
+  }
+}
+inline void reduce_add_f32(float* address, float value) { *address += value; }
 
 // wgmma.cuh
 inline uint64_t wgmma_descriptor_plain(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {

@@ -201,6 +201,7 @@ void meet(Meeting& meeting, uint32_t threads, const char* what) {
 Thread& self() { return machine->running->thread; }
 uint32_t num_blocks() { return std::max(machine->launch.grid, machine->launch.blocks); }
 uint32_t num_threads() { return machine->launch.threads; }
+size_t shared_bytes() { return machine->launch.shared_bytes; }
 void note_progress() { ++machine->progress; }
 void yield() {
   if (_setjmp(machine->running->resume) == 0) _longjmp(machine->scheduler, 1);
@@ -255,6 +256,14 @@ const uint64_t* exchange_in_warp(uint64_t word) {
   words[self().index % 32] = word;
   meet(warp, 32, "its warp");
   return words;
+}
+
+const WarpWords& exchange_in_warp(const std::array<uint32_t, kWarpWords>& words) {
+  Meeting& warp = *self().warp;
+  WarpWords& many = warp.many[warp.generation % 2];
+  many[self().index % 32] = words;
+  meet(warp, 32, "its warp");
+  return many;
 }
 
 bool meet_named(uint32_t barrier, uint32_t threads, bool waits, bool value) {
@@ -314,8 +323,9 @@ void run(const Launch& launch, const std::function<void()>& kernel) {
   for (uint32_t i = 0; i < launch.blocks; ++i) {
     Block& block = machine->blocks[i];
     block.index = launch.first_block + i;
-    block.shared = static_cast<unsigned char*>(std::aligned_alloc(1024, kSharedBytes));
-    std::memset(block.shared, 0xff, kSharedBytes);
+    const size_t shared_bytes = (launch.shared_bytes + 1023) / 1024 * 1024;
+    block.shared = static_cast<unsigned char*>(std::aligned_alloc(1024, shared_bytes));
+    std::memset(block.shared, 0xff, shared_bytes);
   }
   for (size_t i = 0; i < threads; ++i) {
     Fiber& fiber = machine->fibers[i];

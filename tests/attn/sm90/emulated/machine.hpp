@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A multiprocessor or several, as far as the Hopper kernels use them, on the CPU: every GPU thread is a fiber, and
+// A multiprocessor or several, as far as kernels use them, on the CPU: every GPU thread is a fiber, and
 // warps run in random order. It finds what a GPU shows seldom or by hanging: waits that never end, stages that are
 // given back too early, matmuls whose results are read too early. It knows nothing of speed, registers or fences.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -62,12 +63,17 @@ struct Matmul {
   }
 };
 
+/// What the lanes of a warp bring to an instruction of the whole warp: operands A and B of a product.
+inline constexpr int kWarpWords = 6;
+using WarpWords = std::array<std::array<uint32_t, kWarpWords>, 32>;
+
 /// Threads that meet: a warp, a warpgroup, or those of a named barrier.
 struct Meeting {
   uint32_t generation = 0;
   uint32_t count = 0;
   bool any[2] = {false, false};
   uint64_t words[2][32] = {};  // of a warp
+  WarpWords many[2] = {};      // likewise
 };
 
 struct Block {
@@ -99,6 +105,7 @@ static_assert(sizeof(Barrier) == 8);
 Thread& self();
 uint32_t num_blocks();
 uint32_t num_threads();
+size_t shared_bytes();
 
 void yield();
 /// Sometimes lets others run for a while: what a thread does behind an arrival may be delayed.
@@ -117,6 +124,7 @@ void count_bytes(Barrier& barrier, int32_t bytes);
 
 /// The words that all lanes of the warp bring.
 const uint64_t* exchange_in_warp(uint64_t word);
+const WarpWords& exchange_in_warp(const std::array<uint32_t, kWarpWords>& words);
 /// Arrives at a named barrier, waits for the others if `waits`; returns whether any of them brought `value`.
 bool meet_named(uint32_t barrier, uint32_t threads, bool waits, bool value);
 
@@ -133,6 +141,7 @@ struct Launch {
   uint32_t grid = 0;         // 0: of these
   /// What others do meanwhile, one after the other, each some time after the one before.
   std::vector<std::function<void()>> events = {};
+  size_t shared_bytes = kSharedBytes;
 };
 void run(const Launch& launch, const std::function<void()>& kernel);
 /// The same, one block after the other: for kernels with shared variables, which are static here.

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Sizes of one instance of the backward kernels, which part of each product a warp makes, and the shared memory.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "attn/sm80/backward/params.hpp"
+#include "attn/sm80/common/tiles.cuh"
+#include "attn/sm80/shapes.hpp"
+
+namespace tangram::sm80::backward {
+
+inline constexpr int kThreads = 32 * kBackwardWarps;
+
+/// How kBackwardWarps warps share a product of kRows by kCols: kWarpRows of them by kWarpCols each.
+template <int kRowsT, int kColsT, int kWarpsDownT>
+struct Split {
+  static constexpr int kWarpsDown = kWarpsDownT, kWarpsAcross = kBackwardWarps / kWarpsDown;
+  static constexpr int kRows = kRowsT / kWarpsDown, kCols = kColsT / kWarpsAcross;
+  static constexpr int kM = kRows / 16, kN16 = kCols / 16;
+  static_assert(kRows % 16 == 0 && kCols % 16 == 0);
+  using Sums = float[kM][kN16 * 8];
+
+  static __device__ __forceinline__ uint32_t first_row(uint32_t warp) { return warp % kWarpsDown * kRows; }
+  static __device__ __forceinline__ uint32_t first_col(uint32_t warp) { return warp / kWarpsDown * kCols; }
+};
+
+/// For any head dimensions of the class kDimQk, kDimV.
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
+struct Traits {
+  using Element = ElementT;  // __nv_bfloat16 or __half
+  static constexpr int kDimQk = kDimQkT, kDimV = kDimVT;
+  static constexpr bool kSoftcap = kSoftcapT;
+  static constexpr int kKeys = shape_class(kDimQk, kDimV).backward.keys;
+  static constexpr int kQueries = kStepQueries;
+  using LayoutQk = TileLayout<kDimQk>;
+  using LayoutV = TileLayout<kDimV>;
+  using LayoutP = TileLayout<kKeys>;  // of P and dS, queries by keys
+  // Each operand is read by as few warps as registers allow.
+  using Scores = Split<kQueries, kKeys, 2>;
+  using Dk = Split<kKeys, kDimQk, kKeys / 32>;
+  using Dv = Split<kKeys, kDimV, kKeys / 32>;
+  using Dq = Split<kQueries, kDimQk, kDimQk % 64 == 0 ? 2 : 4>;
+  static constexpr int kAccumTileFloats = kKeys * (kDimQk + kDimV);
+  static constexpr int kDqTileFloats = kQueries * kDimQk;
+};
+
+template <typename Traits>
+struct alignas(1024) Smem {
+  alignas(1024) unsigned char k[Traits::LayoutQk::bytes(Traits::kKeys)];
+  alignas(1024) unsigned char v[Traits::LayoutV::bytes(Traits::kKeys)];
+  alignas(1024) unsigned char q[2][Traits::LayoutQk::bytes(Traits::kQueries)];
+  alignas(1024) unsigned char dout[Traits::LayoutV::bytes(Traits::kQueries)];
+  alignas(1024) unsigned char p[Traits::LayoutP::bytes(Traits::kQueries)];
+  alignas(1024) unsigned char ds[Traits::LayoutP::bytes(Traits::kQueries)];
+  RowStatistics stats[2][Traits::kQueries];
+  WorkTile work_tile;
+  int32_t ticket;  // of the work tile after this one
+  int32_t place;   // of this piece among those of its keys
+};
+
+}  // namespace tangram::sm80::backward

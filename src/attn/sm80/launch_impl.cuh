@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Launches of the kernels of one class of head dimensions.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "attn/sm80/backward/kernel.cuh"
+#include "attn/sm80/backward/pre_posts.cuh"
+#include "attn/sm80/forward/kernel.cuh"
+#include "attn/sm80/launch.hpp"
+#include "cuda/check.hpp"
+#include "cuda/load_kernel.hpp"
+#include "cuda/once_per_device.hpp"
+
+namespace tangram::sm80 {
+
+// A build for tests without a GPU holds a sample of the kernels: bfloat16 without softcap, of few classes.
+#ifdef TANGRAM_SM80_SAMPLE
+inline constexpr bool kAllKernels = false;
+#else
+inline constexpr bool kAllKernels = true;
+#endif
+
+/// Lets `kKernel` have so much dynamic shared memory. Throws CudaError with `what`.
+template <auto kKernel, int kBytes>
+void allow_shared_memory(const char* what) {
+  static cuda::OncePerDevice is_allowed;  // the attribute belongs to the function as loaded on one device
+  is_allowed.call(
+      [&] { cuda::check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), what); });
+}
+
+template <typename Params>
+void launch_kernel(void (*kernel)(Params), const Params& params, int64_t num_ctas, int num_threads, size_t smem_bytes,
+                   cudaStream_t stream, const char* what) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_ctas));
+  config.blockDim = dim3(static_cast<unsigned>(num_threads));
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  cuda::check(cudaLaunchKernelEx(&config, kernel, params), what);
+}
+
+template <typename Traits>
+void launch_forward_instance(const ForwardParams& params, int num_multiprocessors, cudaStream_t stream) {
+  constexpr int kSmemBytes = sizeof(ForwardSmem<Traits>);
+  allow_shared_memory<forward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm80 forward)");
+  const int64_t most = int64_t{num_multiprocessors} * Traits::kCtasPerMultiprocessor;
+  launch_kernel(forward_kernel<Traits>, params, std::min(most, int64_t{params.num_work_tiles} * params.num_groups),
+                Traits::kThreads, kSmemBytes, stream, "sm80 forward kernel launch");
+}
+
+template <typename Traits>
+void launch_backward_instance(const backward::Params& params, const backward::PrePostParams& pre_post,
+                              int num_multiprocessors, cudaStream_t stream) {
+  using Element = typename Traits::Element;
+  constexpr int kSmemBytes = sizeof(backward::Smem<Traits>);
+  allow_shared_memory<backward::backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm80 backward)");
+  const int64_t tiles = int64_t{pre_post.num_q_tiles} * pre_post.num_heads_q;
+  launch_kernel(backward::before_kernel<Element, Traits::kDimQk>, pre_post, std::max<int64_t>(tiles, 1),
+                backward::kThreads, 0, stream, "sm80 backward: first kernel launch");
+  const int num_ctas = std::min(num_multiprocessors, params.num_work_tiles);
+  if (num_ctas > 0) {
+    launch_kernel(backward::backward_kernel<Traits>, params, num_ctas, backward::kThreads, kSmemBytes, stream,
+                  "sm80 backward: main kernel launch");
+  }
+  if (tiles > 0) {
+    launch_kernel(backward::after_kernel<Element, Traits::kDimQk>, pre_post, tiles, backward::kThreads, 0, stream,
+                  "sm80 backward: last kernel launch");
+  }
+}
+
+/// Calls run.template operator()<Element, kSoftcap>() for those of the variant.
+template <typename Run>
+void with_instance(const Variant& variant, const Run& run) {
+  using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
+  if (variant.half) {
+    variant.softcap ? run.template operator()<Half, kAllKernels>() : run.template operator()<Half, false>();
+  } else {
+    variant.softcap ? run.template operator()<__nv_bfloat16, kAllKernels>()
+                    : run.template operator()<__nv_bfloat16, false>();
+  }
+}
+
+template <int kDimQk, int kDimV>
+void launch_forward_class(const Variant& variant, const ForwardParams& params, int num_multiprocessors,
+                          cudaStream_t stream) {
+  with_instance(variant, [&]<typename Element, bool kSoftcap> {
+    launch_forward_instance<ForwardTraits<Element, kDimQk, kDimV, kSoftcap>>(params, num_multiprocessors, stream);
+  });
+}
+
+template <int kDimQk, int kDimV>
+void launch_backward_class(const Variant& variant, const backward::Params& params,
+                           const backward::PrePostParams& pre_post, int num_multiprocessors, cudaStream_t stream) {
+  with_instance(variant, [&]<typename Element, bool kSoftcap> {
+    launch_backward_instance<backward::Traits<Element, kDimQk, kDimV, kSoftcap>>(params, pre_post, num_multiprocessors,
+                                                                                 stream);
+  });
+}
+
+}  // namespace tangram::sm80

@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What is fixed at compile time for each class of head dimensions, one row each: kernels, and the host code that cuts
+// masks into their tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled
+// up with zeros as they are copied.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+namespace tangram::sm80 {
+
+/// Of the forward kernel: work tiles of `rows` packed query rows, steps of `keys`, shared by so many warps.
+struct ForwardShape {
+  int rows = 0;
+  int keys = 0;
+  int warps = 0;
+};
+
+/// Of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
+struct BackwardShape {
+  int keys = 0;
+};
+
+inline constexpr int kStepQueries = 64;  // as schedule::WorkList has them
+inline constexpr int kBackwardWarps = 8;
+
+struct ShapeClass {
+  int head_dim;    ///< of q and k
+  int head_dim_v;  ///< of v and out
+  ForwardShape forward;
+  BackwardShape backward;
+};
+
+/// In the order in which a class is looked for.
+inline constexpr ShapeClass kShapeClasses[] = {
+    {32, 32, {128, 128, 4}, {128}},  {64, 64, {128, 128, 4}, {128}}, {96, 96, {128, 64, 4}, {128}},
+    {128, 128, {128, 64, 4}, {128}}, {192, 128, {128, 64, 4}, {64}}, {256, 256, {128, 64, 8}, {64}},
+};
+inline constexpr int kLargestHeadDim = 256;
+
+/// The first class that has these dimensions; null: none.
+constexpr const ShapeClass* find_shape_class(int head_dim, int head_dim_v) {
+  if (head_dim <= 0 || head_dim_v <= 0 || head_dim % 8 != 0 || head_dim_v % 8 != 0) return nullptr;
+  for (const ShapeClass& row : kShapeClasses) {
+    if (head_dim <= row.head_dim && head_dim_v <= row.head_dim_v) return &row;
+  }
+  return nullptr;
+}
+
+/// The same of dimensions that have one.
+constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) {
+  return *find_shape_class(head_dim, head_dim_v);
+}
+
+/// Calls function.template operator()<kHeadDim, kHeadDimV>() for the class of dimensions that have one.
+template <typename Function>
+void with_shape_class(int head_dim, int head_dim_v, const Function& function) {
+  const ShapeClass* const found = &shape_class(head_dim, head_dim_v);
+  [&]<size_t... kRows>(std::index_sequence<kRows...>) {
+    ((found == &kShapeClasses[kRows]
+          ? function.template operator()<kShapeClasses[kRows].head_dim, kShapeClasses[kRows].head_dim_v>()
+          : void()),
+     ...);
+  }(std::make_index_sequence<std::size(kShapeClasses)>());
+}
+
+}  // namespace tangram::sm80
