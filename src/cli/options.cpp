@@ -12,6 +12,7 @@
 #include "cli/text_file.hpp"
 #include "core/require.hpp"
 #include "plan/validate.hpp"
+#include "tangram/backends.hpp"
 #include "tangram/error.hpp"
 #include "tangram/plan.hpp"
 
@@ -274,7 +275,12 @@ MachineModel load_machine(const DistOptions& options, const HeadConfig& heads) {
 
 void take_dtype_of_machine(DistOptions& options) {
   if (options.has_dtype) return;
-  options.dtype = load_machine(options, HeadConfig{}).kernels.starts_with("sm90") ? "bf16" : "fp32";
+  const std::string kernels = load_machine(options, HeadConfig{}).kernels;  // begins with the name of their backend
+  const std::vector<AttnBackendInfo> backends = list_attn_backends();
+  const bool on_gpu = std::ranges::any_of(backends, [&](const AttnBackendInfo& backend) {
+    return backend.memory == MemoryKind::kDevice && kernels.starts_with(backend.name + ",");
+  });
+  options.dtype = on_gpu ? "bf16" : "fp32";
 }
 
 PaddedMask pad_mask(const Mask& mask, const DistAttnConfig& config) {

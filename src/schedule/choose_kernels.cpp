@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "core/require.hpp"
+#include "schedule/block_image.hpp"
+#include "schedule/buffer_capacity.hpp"
 #include "schedule/head_lists.hpp"
+#include "schedule/key_image.hpp"
 #include "schedule/ready_order.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/tiles_to_gather.hpp"
@@ -139,6 +142,31 @@ ForwardLists choose_forward(std::span<const std::span<const AttnSlice>> masks, c
       join_tiles(tiles, shape, num_head_groups(kernels, shape), gpu, gatherable.view(), kernels.splits_kv);
   choose_kernel(lists, gatherable.work_tiles(), kernels, shape);
   return lists;
+}
+
+PaddedChoice choose_padded(const AttnShape& shape, const MaskCapacity& capacity, const KernelTable& kernels,
+                           const GpuModel& gpu) {
+  PaddedChoice plain{
+      .work_tiles = plain_work_tiles(kernels, shape), .tile = forward_tile(kernels, shape), .capacity = capacity};
+  if (capacity.block_size == 0) return plain;
+  const auto [work_tiles, tile] = work_tiles_to_gather(capacity.block_size, shape, kernels);
+  const bool aligned = work_tiles == ForwardWorkTiles::kAligned;
+  if (fills_steps(capacity)) {
+    plain.capacity = list_capacity(capacity);
+    if (aligned) plain.work_tiles = work_tiles, plain.tile = tile;
+    return plain;
+  }
+  require(kernels.gathers,
+          "MaskBuffer: blocks must be of heads that gather them, of 64 or 128 (got head_dim={}, head_dim_v={})",
+          shape.head_dim, shape.head_dim_v);
+  // Blocks that fill the steps of kernels that do not gather, where these have such tiles, are not gathered.
+  const bool has_tiles = aligned || kernels.fetches_ranges;
+  return {.is_of_blocks = true,
+          .work_tiles = work_tiles,
+          .tile = tile,
+          .capacity = capacity,
+          .gathers = !has_tiles || capacity.block_size % kBlockStepKeys != 0,
+          .kv_stationary = has_many_key_tiles(shape, gpu)};
 }
 
 }  // namespace tangram::schedule

@@ -14,6 +14,7 @@
 #include "tangram/attn_shape.hpp"
 #include "tangram/gpu_model.hpp"
 #include "tangram/kv_ready_flags.hpp"
+#include "tangram/mask_capacity.hpp"
 #include "tangram/slice.hpp"
 #include "tangram/tile_list.hpp"
 
@@ -49,5 +50,19 @@ ForwardLists choose_forward(std::span<const std::span<const AttnSlice>> masks, c
 /// Of one mask, and of its tile list for kernels that do not gather.
 ForwardLists choose_forward(TileList tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu);
+
+/// What a padded slot holds: lists of any mask of a capacity (ImageLayout), or of small blocks (BlockImageLayout).
+struct PaddedChoice {
+  bool is_of_blocks = false;
+  ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain;
+  TileShape tile;         ///< of the forward pass
+  MaskCapacity capacity;  ///< of the lists
+  // Of blocks: whether the forward kernel gathers runs, and whether backward kernels are KV-stationary.
+  bool gathers = false;
+  bool kv_stationary = false;
+};
+/// Of the capacity alone. Throws InvalidArgument for blocks of head dims that no kernel gathers.
+PaddedChoice choose_padded(const AttnShape& shape, const MaskCapacity& capacity, const KernelTable& kernels,
+                           const GpuModel& gpu);
 
 }  // namespace tangram::schedule

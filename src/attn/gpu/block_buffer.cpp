@@ -14,37 +14,16 @@
 #include "cuda/scratch_layout.hpp"
 #include "schedule/buffer_capacity.hpp"
 #include "schedule/builder/block_build.hpp"
-#include "schedule/choose_kernels.hpp"
 
 namespace tangram::gpu {
-namespace {
-
 using schedule::ForwardWorkTiles;
 
-/// Queries of a tile. Throws InvalidArgument for head dims that do not gather.
-int tile_rows_of(const AttnShape& shape, const schedule::KernelTable& kernels) {
-  require(kernels.gathers,
-          "MaskBuffer: blocks must be of heads that gather them, of 64 or 128 (got head_dim={}, head_dim_v={})",
-          shape.head_dim, shape.head_dim_v);
-  return schedule::kBlockTileRows / schedule::packed_heads(shape);
-}
-
-/// Blocks that fill the steps of kernels that do not gather, where these have such tiles, are not gathered.
-schedule::ForwardTiles forward_tiles(const schedule::KernelTable& kernels, const MaskCapacity& capacity,
-                                     const schedule::GatheredWorkTiles& work_tiles) {
-  const bool has_tiles = work_tiles.work_tiles == ForwardWorkTiles::kAligned || kernels.fetches_ranges;
-  return {work_tiles.tile, !has_tiles || capacity.block_size % schedule::kBlockStepKeys != 0};
-}
-
-}  // namespace
-
-BlockBuffer::BlockBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const MaskCapacity& capacity,
-                         const schedule::GatheredWorkTiles& work_tiles)
-    : PaddedSlot(shape, kernels, capacity),
-      work_tiles_(work_tiles.work_tiles),
-      layout_(shape, tile_rows_of(shape, kernels), capacity, gpu_of_current_device(),
-              forward_tiles(kernels, capacity, work_tiles),
-              schedule::has_many_key_tiles(shape, gpu_of_current_device())),
+BlockBuffer::BlockBuffer(const AttnShape& shape, const schedule::KernelTable& kernels,
+                         const schedule::PaddedChoice& choice)
+    : PaddedSlot(shape, kernels, choice.capacity),
+      work_tiles_(choice.work_tiles),
+      layout_(shape, schedule::kBlockTileRows / schedule::packed_heads(shape), choice.capacity, gpu_of_current_device(),
+              schedule::ForwardTiles{choice.tile, choice.gathers}, choice.kv_stationary),
       memory_(std::make_shared<Memory>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment),
                                        cuda::DeviceBuffer::zeros(schedule::builder::block_build_bytes(layout_)))),
       build_(schedule::builder::block_build_at(layout_, memory_->work.as<std::byte>(), at<std::byte>(0))) {

@@ -17,7 +17,7 @@
 #include "cuda/device_buffer.hpp"
 #include "schedule/block_image.hpp"
 #include "schedule/builder/block_lists.hpp"
-#include "schedule/tiles_to_gather.hpp"
+#include "schedule/choose_kernels.hpp"
 #include "tangram/mask_data.hpp"
 #include "tangram/slice.hpp"
 
@@ -28,10 +28,9 @@ namespace tangram::gpu {
 /// depends on the capacity alone. Used by one call at a time.
 class BlockBuffer final : public PaddedSlot {
  public:
-  /// `work_tiles`: of the forward pass. Throws InvalidArgument for shapes and capacities that kernels which gather do
+  /// `choice`: of a capacity for blocks. Throws InvalidArgument for shapes and capacities that kernels which gather do
   /// not take, CudaError.
-  BlockBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const MaskCapacity& capacity,
-              const schedule::GatheredWorkTiles& work_tiles);
+  BlockBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const schedule::PaddedChoice& choice);
 
   /// What install() takes, of masks for each head group.
   std::unique_ptr<MaskMetadata> build(std::span<const std::span<const AttnSlice>> masks) const;

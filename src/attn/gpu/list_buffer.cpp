@@ -26,16 +26,16 @@ size_t accum_tiles_of(const schedule::ImageLayout& layout, const AttnShape& shap
 
 }  // namespace
 
-ListBuffer::ListBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const TileShape& forward,
-                       ForwardWorkTiles work_tiles, const MaskCapacity& capacity)
-    : PaddedSlot(shape, kernels, capacity),
-      forward_(forward),
-      work_tiles_(work_tiles),
-      layout_(shape, forward, kernels.backward, capacity),
+ListBuffer::ListBuffer(const AttnShape& shape, const schedule::KernelTable& kernels,
+                       const schedule::PaddedChoice& choice)
+    : PaddedSlot(shape, kernels, choice.capacity),
+      forward_(choice.tile),
+      work_tiles_(choice.work_tiles),
+      layout_(shape, choice.tile, kernels.backward, choice.capacity),
       sizes_(static_cast<size_t>(layout_.num_q_tiles()), accum_tiles_of(layout_, shape), shape, kernels),
       memory_(
           std::make_shared<cuda::DeviceBuffer>(cuda::DeviceBuffer::zeros(layout_.bytes() + cuda::kScratchAlignment))) {
-  if (capacity.block_size > 0) {
+  if (capacity().block_size > 0) {
     make_builder();
   } else {
     make_ring(layout_.bytes());

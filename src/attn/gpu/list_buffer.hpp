@@ -13,6 +13,7 @@
 #include "attn/gpu/builder/device_builder.hpp"
 #include "attn/gpu/padded_slot.hpp"
 #include "cuda/device_buffer.hpp"
+#include "schedule/choose_kernels.hpp"
 #include "schedule/mask_image.hpp"
 
 namespace tangram::gpu {
@@ -22,10 +23,8 @@ namespace tangram::gpu {
 /// capacity alone: pointers, and sizes of grids. Used by one call at a time.
 class ListBuffer final : public PaddedSlot {
  public:
-  /// Allocates. `forward`: shape of the tiles of the forward pass, which `work_tiles` are. Throws InvalidArgument,
-  /// CudaError.
-  ListBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const TileShape& forward,
-             schedule::ForwardWorkTiles work_tiles, const MaskCapacity& capacity);
+  /// Allocates. `choice`: of lists of any mask. Throws InvalidArgument, CudaError.
+  ListBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const schedule::PaddedChoice& choice);
 
   /// Enqueues the copy of the lists, a ListBufferMetadata. Throws InvalidArgument before that if they do not fit,
   /// CudaError.
