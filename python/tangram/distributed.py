@@ -21,6 +21,7 @@ from torch import Tensor
 
 from . import _cuda, _settings, _torch_rows  # noqa: F401
 from ._core import AttnOptions, DistAttention, KeptKv
+from ._differing import where_masks_differ
 from ._dist_mask_buffer import DistMaskBuffer, PlanOfBuffer, key_of_call
 from ._keys import (
     get_most_recent_key,
@@ -45,6 +46,7 @@ from ._torch_pass import (
     _rows,
     check_grad_dtype,
     check_scale,
+    refuse_batched,
     refuse_second_derivatives,
     require_no_transform,
     warn_of_float32,
@@ -196,6 +198,7 @@ class _CalcAttn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
         saved = ctx.saved_tensors  # once, or checkpointing refuses
+        refuse_batched("calc_attn", dout)
         if not torch.is_grad_enabled():
             return (*ctx.call.backward(dout, saved), None)
         with torch.no_grad():
@@ -351,5 +354,7 @@ def calc_attn(
         results = _apply(_rows(q), kv_rows(k), kv_rows(v), sink_values(sink), call)
     except (Error, TypeError) as error:
         rename(error, "calc_attn")
+        if isinstance(error, InvalidArgument) and "masks differ" in str(error) and buffer is None:
+            error.args = (f"{error}{where_masks_differ(set_key)}", *error.args[1:])
         raise
     return results[0], AttnForwardMeta(*results[1:])

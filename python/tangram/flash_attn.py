@@ -95,7 +95,7 @@ def flash_attn_varlen_func(
             GPU memory they are copied to the host once for each version, which synchronises. Values that change there
             without a new version, as collectives and kernels write them, make the results of a call NaN, and the next
             call raises: pass a copy, `x.clone()`, after each such write. In graphs of torch.compile borders are
-            ordinary inputs, without a window.
+            ordinary inputs, without a window; they are read and checked in each run.
         max_seqlen_q, max_seqlen_k: the longest sequences; only checked. block_table: must be None.
         The others as of flash_attn_func.
 

@@ -77,6 +77,13 @@ class MaskBuffer:
         buffer.set_blocks(scores.topk(16, dim=-1).indices, 32, causal=True)  # of [8, rows // 32, rows // 32]
     """
 
+    def __deepcopy__(self, memo: object) -> MaskBuffer:
+        """The buffer itself: a copy of a module shares what its calls and graphs read, as it does a process group."""
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a MaskBuffer is memory of its device: make one anew")
+
     def __init__(
         self,
         seqlen_q: int,

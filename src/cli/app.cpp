@@ -145,6 +145,17 @@ void refuse_empty_values(const Verb& verb) {
   }
 }
 
+// Text of the library without the name of the function that it begins with, which users of the program do not call.
+std::string without_function_name(std::string text) {
+  const size_t end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.");
+  const size_t colon = text.rfind(": ", end);
+  if (end == std::string::npos || text[end] != ' ' || colon == std::string::npos || colon + 1 != end) return text;
+  const std::string_view name(text.data(), colon);
+  const bool is_type = name.front() >= 'A' && name.front() <= 'Z' && name.find_first_of("aeiou") != name.npos;
+  const bool is_function = name.find('_') != std::string_view::npos || name.find("::") != std::string_view::npos;
+  return is_type || is_function ? text.substr(end + 1) : text;
+}
+
 int run_verb(const std::vector<Verb>& verbs) {
   for (const Verb& verb : verbs) {
     if (!verb.app->parsed()) continue;
@@ -199,7 +210,8 @@ int report_error(const std::exception& error) {
   if (is<std::bad_alloc>(error)) {
     return fail(code, is<OutOfMemory>(error) ? error.what() : "not enough memory for lists of this size");
   }
-  return fail(code, code == kInternal ? std::string("internal error: ") + error.what() : error.what());
+  return fail(code,
+              code == kInternal ? std::string("internal error: ") + error.what() : without_function_name(error.what()));
 }
 
 }  // namespace tangram::cli

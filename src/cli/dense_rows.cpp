@@ -217,9 +217,12 @@ DenseRows dense_rows(const DenseProblem& problem, std::vector<int64_t> q_rows, s
     std::vector<double> q_squares(rows.q_rows.size()), k_squares(rows.k_rows.size());
     parallel_for(problem.num_threads, static_cast<int64_t>(rows.q_rows.size()), [&](int64_t at) {
       q_squares[static_cast<size_t>(at)] = pass.query_row(static_cast<size_t>(at), statistics == nullptr);
+      if (problem.on_row) problem.on_row();
     });
-    parallel_for(problem.num_threads, static_cast<int64_t>(rows.k_rows.size()),
-                 [&](int64_t at) { k_squares[static_cast<size_t>(at)] = pass.key_row(static_cast<size_t>(at)); });
+    parallel_for(problem.num_threads, static_cast<int64_t>(rows.k_rows.size()), [&](int64_t at) {
+      k_squares[static_cast<size_t>(at)] = pass.key_row(static_cast<size_t>(at));
+      if (problem.on_row) problem.on_row();
+    });
     for (const double square : q_squares) dq_squares += square;
     for (const double square : k_squares) dk_squares += square;
   }

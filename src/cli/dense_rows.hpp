@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct DenseProblem {
   /// kFloat32: float64 throughout. Otherwise scores, probabilities, their gradients and results are rounded to it.
   DType rounding = DType::kFloat32;
   int num_threads = 1;
+  /// Hears of each row of a head that is done, from several threads; may be empty.
+  std::function<void()> on_row = {};
 };
 
 /// Computes the given rows. When `q_rows` are all rows, key gradients use the statistics computed here; otherwise

@@ -78,7 +78,9 @@ Window parse_window(const std::string& text) {
   return {sides[0], sides[1]};
 }
 
-bool is_list(const std::string& text) { return text.find_first_not_of("0123456789-, ") == std::string::npos; }
+bool is_list(const std::string& text) {
+  return !is_standard_stream(text) && text.find_first_not_of("0123456789-, ") == std::string::npos;
+}
 
 std::vector<int64_t> drawn_documents(const MaskOptions& options, int64_t total_seqlen) {
   const LengthHistogram histogram =
@@ -214,7 +216,8 @@ NamedMask load_mask(const MaskOptions& options) {
     const std::string what = fmt::format("--mask '{}'", options.mask_file);
     const std::string text = read_text_file(options.mask_file, "--mask", kMaxFileBytes);
     std::vector<Mask> masks = parse_masks_json(text, options.case_name, what);
-    NamedMask named{masks[0], printable(options.case_name.empty() ? options.mask_file : options.case_name)};
+    const std::string file = is_standard_stream(options.mask_file) ? "standard input" : options.mask_file;
+    NamedMask named{masks[0], printable(options.case_name.empty() ? file : options.case_name)};
     if (masks.size() > 1) named.of_heads = std::move(masks);
     return named;
   }

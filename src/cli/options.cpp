@@ -17,14 +17,34 @@
 
 namespace tangram::cli {
 
+namespace {
+
+// What the letter behind a number multiplies it by; 1 without one.
+int64_t unit_of(const std::string& text) {
+  if (text.size() < 2) return 1;
+  switch (text.back()) {
+    case 'K':
+    case 'k': return int64_t{1} << 10;
+    case 'M':
+    case 'm': return int64_t{1} << 20;
+    default: return 1;
+  }
+}
+
+}  // namespace
+
 void require_whole_number(CLI::Option& option, int64_t min, int64_t max) {
   const auto read = [min, max](std::string& text) -> std::string {
     int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (end != text.data() + text.size() || text.empty() || error == std::errc::invalid_argument) {
-      return fmt::format("must be a whole number (got '{}')", text.substr(0, 40));
+    const int64_t unit = unit_of(text);
+    const char* const last = text.data() + text.size() - (unit > 1 ? 1 : 0);
+    const auto [end, error] = std::from_chars(text.data(), last, value);
+    if (end != last || text.empty() || error == std::errc::invalid_argument) {
+      return fmt::format("must be a whole number (got '{}'), K or M behind it for 1,024 or 1,024^2",
+                         text.substr(0, 40));
     }
-    if (error == std::errc::result_out_of_range) {
+    const bool is_too_large = error == std::errc::result_out_of_range || __builtin_mul_overflow(value, unit, &value);
+    if (is_too_large) {
       return fmt::format("must be a number of 64 bits (got {})", text.substr(0, 40));
     }
     if (max != INT64_MAX && !(min <= value && value <= max)) {
@@ -44,14 +64,14 @@ void add_mask_options(CLI::App& app, MaskOptions& options) {
   };
   add("--mask", options.mask_file,
       "JSON file: {seqlen, q_ranges, k_ranges, attn_types | bands}, {cases: [...]}, or {head_masks: [...]}, a mask "
-      "for each group of heads")
+      "for each group of heads; -: standard input")
       ->type_name("FILE");
   add("--case", options.case_name, "which of the file's cases")->type_name("NAME:SEQLEN");
   add("--family", options.family,
       "full, causal, sliding_window, block_causal, prefix_lm (per document where documents are given); shared_prefix, "
       "global_window; varlen_* draws documents")
       ->type_name("NAME");
-  add("--seqlen", options.seqlen, "tokens, with --family")->type_name("N");
+  add("--seqlen", options.seqlen, "tokens, with --family; 128K are 131,072")->type_name("N");
   add("--window", options.window, "keys before and after a query, itself besides; -1: no bound (default 1024,0)")
       ->type_name("L,R");
   add("--block", options.block, "rows of a block of block_causal (default 2048)")->type_name("N");
@@ -95,7 +115,9 @@ void add_dist_options(CLI::App& app, DistOptions& options) {
   add_count("--heads-kv", options.num_heads_kv, "key/value heads (default: as many)");
   add_count("--head-dim", options.head_dim, "of q and k (default 128)");
   add_count("--head-dim-v", options.head_dim_v, "of v and out (default: the same)");
-  add("--dtype", options.dtype, "fp32, bf16 or fp16 (default " + options.dtype + ")")
+  add("--dtype", options.dtype,
+      options.dtype.empty() ? "fp32, bf16 or fp16 (default: of the machine's kernels, bf16 on GPUs)"
+                            : "fp32, bf16 or fp16 (default " + options.dtype + ")")
       ->type_name("TYPE")
       ->each([&options](const std::string&) { options.has_dtype = true; });
   add("--machine", options.machine, "constants that doctor --measure wrote (default: those of H200 nodes)")
@@ -145,7 +167,9 @@ void add_strategy_parameters(CLI::App& app, DistOptions& options) {
 
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.add_flag("--json", options.json, "print JSON instead of text")->group("Output");
-  app.add_option("--html", options.html, "also write a report that opens offline")->type_name("FILE")->group("Output");
+  app.add_option("--html", options.html, "also write a report that opens offline; -: print it instead")
+      ->type_name("FILE")
+      ->group("Output");
 }
 
 namespace {
@@ -246,6 +270,11 @@ MachineModel load_machine(const DistOptions& options, const HeadConfig& heads) {
   const std::string what = fmt::format("--machine '{}'", options.machine);
   return choose_machine(parse_machine_file(read_text_file(options.machine, "--machine", kMaxFileBytes), what), choice,
                         heads, what);
+}
+
+void take_dtype_of_machine(DistOptions& options) {
+  if (options.has_dtype) return;
+  options.dtype = load_machine(options, HeadConfig{}).kernels.starts_with("sm90") ? "bf16" : "fp32";
 }
 
 PaddedMask pad_mask(const Mask& mask, const DistAttnConfig& config) {

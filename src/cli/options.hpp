@@ -71,7 +71,8 @@ struct OutputOptions {
 };
 
 /// Makes the program read the option as a decimal number and refuse what is no whole number in [min, max]; `min` is 0,
-/// or 1 as for options whose 0 means "not given". CLI11 alone reads "010" as 8 and clips what 64 bits do not hold.
+/// or 1 as for options whose 0 means "not given". K and M behind a number are 1,024 and 1,024^2. CLI11 alone reads
+/// "010" as 8 and clips what 64 bits do not hold.
 void require_whole_number(CLI::Option& option, int64_t min, int64_t max = INT64_MAX);
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
@@ -93,6 +94,10 @@ NamedMask load_mask(const MaskOptions& options);
 
 /// The constants that --machine and its companions name, or those of H200 nodes.
 MachineModel load_machine(const DistOptions& options, const HeadConfig& heads);
+
+/// Of verbs that predict and compute nothing, without --dtype: that of the machine's kernels, bf16 on GPUs, which have
+/// no others, and fp32 on CPUs.
+void take_dtype_of_machine(DistOptions& options);
 
 /// Of a plan: refuses parameters that its strategy or movement does not have. Throws InvalidArgument.
 void require_effect(const DistAttnConfig& config);

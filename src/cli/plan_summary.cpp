@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/node_summary.hpp"
+#include "cli/progress.hpp"
+#include "cli/text_file.hpp"
 #include "cli/text_table.hpp"
 #include "core/require.hpp"
 #include "plan/dispatch.hpp"
@@ -196,6 +198,8 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
   for (size_t g = 1; g < named.of_heads.size(); ++g) {
     summary.masks.push_back(named.of_heads[g].padded(padded.mask.seqlen_q(), padded.mask.seqlen_k()));
   }
+  const WaitNotice notice(fmt::format("planning {} tokens over {} ranks", with_commas(padded.mask.seqlen_q()),
+                                      with_commas(config.cp_size)));
   summary.plan = timed_plan(summary.masks, config, summary.plan_ms);
   const Plan& plan = *summary.plan;
   if (moves_kv_alone(plan)) summary.rows_lower_bound = rows_lower_bound(plan.mask, plan.q_dispatch, plan.k_dispatch);
@@ -300,6 +304,8 @@ std::string chunks_text(const Dispatch& dispatch) {
 }
 
 void require_reportable(const Plan& plan, const OutputOptions& output) {
+  require(!is_standard_stream(output.html) || !output.json,
+          "--html -: cannot be combined with --json, which prints too");
   const bool of_head_groups = !plan.movement.empty() && plan.config.movement.algorithm == Movement::kKv;
   require(output.html.empty() || !of_head_groups,
           "--html: reports show one mask for all heads (got one for each group)");
@@ -354,7 +360,8 @@ std::string plan_text(const PlanSummary& summary) {
   text += moves_kv_alone(plan) ? ranks_text(summary) : other_ranks_text(plan);
 
   const std::string predicted = fmt::format(
-      "\npredicted  forward {}, backward {}, waiting for transfers {}\n           by a cost model, not measured: {}\n",
+      "\npredicted  forward {}, backward {}, waiting for transfers {}\n           by a cost model, not measured: {}\n"
+      "           priced by visible area; tangram simulate also counts tiles of kernels, and nodes\n",
       seconds_text(plan.predicted.forward_s), seconds_text(plan.predicted.backward_s),
       seconds_text(plan.predicted.exposed_s), constants_text(plan.config));
   if (!moves_kv_alone(plan)) {

@@ -57,12 +57,17 @@ std::string programs_text(const Plan& plan, int rank, const std::string& target_
   return text + program_text(backward_program(plan, rank, call, target, keeps));
 }
 
-int plan_main(const PlanVerbOptions& options) {
+int plan_main(PlanVerbOptions options) {
+  take_dtype_of_machine(options.dist);
   require_writable({{"--save-plan", options.save_plan}, {"--html", options.output.html}});
+  const bool is_printed = is_standard_stream(options.output.html) || is_standard_stream(options.save_plan);
+  require(!is_printed || !(options.program || options.output.json),
+          "--html -, --save-plan -: cannot be combined with --json or --program, which print too");
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
   if (!options.save_plan.empty()) write_file(options.save_plan, "--save-plan", plan_to_json(*summary.plan));
   if (!options.output.html.empty()) write_file(options.output.html, "--html", html_report(summary, {}));
+  if (is_printed) return kOk;
   if (options.program) {
     print_text(programs_text(*summary.plan, *options.program, options.target));
     return kOk;
@@ -76,6 +81,7 @@ int plan_main(const PlanVerbOptions& options) {
 
 Verb add_plan_verb(CLI::App& app) {
   auto options = std::make_shared<PlanVerbOptions>();
+  options->dist.dtype.clear();  // that of the machine
   CLI::App* verb = app.add_subcommand("plan", "Show who computes what, what moves, and what it costs");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);

@@ -34,15 +34,18 @@ struct CountedSlot final : MaskSlot {
 
 }  // namespace
 
-ProgressBar::ProgressBar(double total)
-    : total_(total), is_terminal_(isatty(STDERR_FILENO) == 1), begin_(std::chrono::steady_clock::now()) {}
+ProgressBar::ProgressBar(double total, std::string what, double log_seconds)
+    : total_(total),
+      what_(std::move(what)),
+      log_seconds_(log_seconds),
+      is_terminal_(isatty(STDERR_FILENO) == 1),
+      begin_(std::chrono::steady_clock::now()) {}
 
 ProgressBar::~ProgressBar() {
   if (drawn_) std::fputs("\r\x1b[K", stderr);
 }
 
 void ProgressBar::advance(double units) {
-  if (!is_terminal_) return;
   constexpr double kQuietSeconds = 0.5;
   constexpr int kWidth = 40;
   const std::lock_guard lock(mutex_);
@@ -50,10 +53,49 @@ void ProgressBar::advance(double units) {
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (elapsed < kQuietSeconds || total_ <= 0) return;
   const double fraction = std::min(1.0, done_ / total_);
-  const std::string line = fmt::format("\r  {} {:3.0f} %  {:.0f} s left\x1b[K", bar_text(fraction, kWidth),
-                                       100 * fraction, elapsed * (1 - fraction) / std::max(fraction, 1e-9));
+  const double left_s = elapsed * (1 - fraction) / std::max(fraction, 1e-9);
+  if (!is_terminal_) {
+    if (elapsed - logged_s_ < log_seconds_) return;
+    logged_s_ = elapsed;
+    std::fputs(
+        fmt::format("tangram: {}: {:.0f} % after {:.0f} s, {:.0f} s left\n", what_, 100 * fraction, elapsed, left_s)
+            .c_str(),
+        stderr);
+    return;
+  }
+  const std::string line =
+      fmt::format("\r  {} {:3.0f} %  {:.0f} s left\x1b[K", bar_text(fraction, kWidth), 100 * fraction, left_s);
   std::fputs(line.c_str(), stderr);
   drawn_ = true;
+}
+
+WaitNotice::WaitNotice(std::string what, double log_seconds)
+    : what_(std::move(what)),
+      interval_s_(log_seconds),
+      is_terminal_(isatty(STDERR_FILENO) == 1),
+      thread_([this] { watch(); }) {}
+
+WaitNotice::~WaitNotice() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+  if (drawn_) std::fputs("\r\x1b[K", stderr);
+}
+
+void WaitNotice::watch() {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> interval(is_terminal_ ? 1.0 : interval_s_);
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, interval, [this] { return is_over_; })) {
+    const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const std::string text = is_terminal_ ? fmt::format("\r  {}: {:.0f} s\x1b[K", what_, elapsed)
+                                          : fmt::format("tangram: {}: {:.0f} s so far\n", what_, elapsed);
+    std::fputs(text.c_str(), stderr);
+    drawn_ = is_terminal_;
+  }
 }
 
 std::unique_ptr<MaskMetadata> CountingBackend::build(const MaskRequest& request) const {

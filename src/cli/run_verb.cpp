@@ -75,6 +75,8 @@ int run_main(RunVerbOptions options, Communicator* control) {
   require(options.timeline.empty() || (options.step.num_gpus == 0 && is_one_host()),
           "--timeline: only ranks of one process have one time line (got {})",
           options.step.num_gpus > 0 ? "--gpus" : Env::launch().launcher);
+  require(!is_standard_stream(options.timeline) || !options.output.json,
+          "--timeline -: cannot be combined with --json, which prints too");
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
@@ -107,7 +109,8 @@ int run_main(RunVerbOptions options, Communicator* control) {
     text = step_text(summary, result);
     if (!options.out_dir.empty()) text += fmt::format("Results are in {}.\n", options.out_dir);
   }
-  print_text(text);
+  const bool is_printed = is_standard_stream(options.output.html) || is_standard_stream(options.timeline);
+  if (!is_printed) print_text(text);
   return kOk;
 }
 

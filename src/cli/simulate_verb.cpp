@@ -325,8 +325,12 @@ std::string points_svg(const std::vector<Point>& points, const MachineModel& mac
   return svg_charts(charts, title, 2);
 }
 
-int simulate_main(const SimulateVerbOptions& options) {
+int simulate_main(SimulateVerbOptions options) {
+  take_dtype_of_machine(options.dist);
   require(!(options.json && options.csv), "--csv: cannot be combined with --json");
+  const bool is_printed = is_standard_stream(options.html) || is_standard_stream(options.svg);
+  require(!is_printed || !(options.json || options.csv),
+          "--html -, --svg -: cannot be combined with --json or --csv, which print too");
   require(options.rows_per_rank == -1 || (1 <= options.rows_per_rank && options.rows_per_rank <= int64_t{1} << 31),
           "--rows-per-rank: must be positive (got {})", options.rows_per_rank);
   require(options.rows_per_rank == -1 || (options.mask.seqlen == -1 && options.mask.total_seqlen == -1),
@@ -339,7 +343,7 @@ int simulate_main(const SimulateVerbOptions& options) {
   std::vector<Point> points;
   {
     const double work = std::accumulate(cp_sizes.begin(), cp_sizes.end(), 0.0) * static_cast<double>(strategies.size());
-    ProgressBar bar(work);  // more ranks take longer, about in proportion
+    ProgressBar bar(work, "simulating");  // more ranks take longer, about in proportion
     for (const int cp_size : cp_sizes) points.push_back(simulate_point(options, cp_size, machine, strategies, bar));
   }
   const bool by_tokens = options.rows_per_rank != -1;
@@ -351,7 +355,7 @@ int simulate_main(const SimulateVerbOptions& options) {
   const std::string shown = options.json  ? points_json(points, machine).dump(2) + "\n"
                             : options.csv ? points_csv(points, machine, heads)
                                           : text;
-  print_text(shown);
+  if (!is_printed) print_text(shown);
   return kOk;
 }
 
@@ -359,7 +363,7 @@ int simulate_main(const SimulateVerbOptions& options) {
 
 Verb add_simulate_verb(CLI::App& app) {
   auto options = std::make_shared<SimulateVerbOptions>();
-  options->dist.dtype = "bf16";
+  options->dist.dtype.clear();  // that of the machine
   CLI::App* verb = app.add_subcommand("simulate", "Predict steps of several strategies for up to thousands of ranks");
   add_mask_options(*verb, options->mask);
   add_dist_options(*verb, options->dist);

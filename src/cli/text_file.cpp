@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <utility>
 
@@ -59,6 +60,7 @@ int write_obstacle(const std::filesystem::path& path) {
 bool is_same_file(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
   std::error_code ignored;
+  if (is_standard_stream(a) || is_standard_stream(b)) return a == b;
   if (fs::is_other(fs::status(a, ignored))) return false;
   return fs::weakly_canonical(fs::absolute(a, ignored), ignored) ==
          fs::weakly_canonical(fs::absolute(b, ignored), ignored);
@@ -66,11 +68,13 @@ bool is_same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
+bool is_standard_stream(std::string_view path) { return path == "-"; }
+
 void require_writable(const std::vector<OutputFile>& files) {
   for (size_t i = 0; i < files.size(); ++i) {
     const auto& [option, path] = files[i];
     if (path.empty()) continue;
-    const int error = write_obstacle(path);
+    const int error = is_standard_stream(path) ? 0 : write_obstacle(path);
     require(error == 0, "{}: cannot write '{}': {}", option, path, std::strerror(error));
     for (size_t j = 0; j < i; ++j) {
       require(files[j].path.empty() || !is_same_file(files[j].path, path),
@@ -81,10 +85,14 @@ void require_writable(const std::vector<OutputFile>& files) {
 
 std::string read_text_file(const std::string& path, std::string_view what, int64_t max_bytes) {
   std::error_code error;
-  require(!std::filesystem::is_directory(path, error), "{}: cannot read '{}': it is a directory", what, path);
+  const bool is_input = is_standard_stream(path);
+  require(is_input || !std::filesystem::is_directory(path, error), "{}: cannot read '{}': it is a directory", what,
+          path);
   errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  require(file.is_open(), "{}: cannot read '{}': {}", what, path, std::strerror(errno));
+  std::ifstream opened;
+  if (!is_input) opened.open(path, std::ios::binary);
+  require(is_input || opened.is_open(), "{}: cannot read '{}': {}", what, path, std::strerror(errno));
+  std::istream& file = is_input ? std::cin : static_cast<std::istream&>(opened);
   std::string contents;
   char buffer[1 << 16];
   // Read rather than ask for the size: pipes have none.
@@ -96,6 +104,8 @@ std::string read_text_file(const std::string& path, std::string_view what, int64
   // Editors on Windows put a byte order mark in front.
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (contents.rfind(kByteOrderMark, 0) == 0) contents.erase(0, kByteOrderMark.size());
+  require(!is_input || !contents.empty(), "{}: there must be text at standard input, which one option reads (got none)",
+          what);
   return contents;
 }
 
@@ -107,6 +117,11 @@ void print_text(std::string_view text) {
 }
 
 void write_file(const std::string& path, std::string_view what, std::string_view head, std::string_view rest) {
+  if (is_standard_stream(path)) {
+    print_text(head);
+    print_text(rest);
+    return;
+  }
   const WriteTarget target = target_of(path);
   errno = target.error;
   std::ofstream file;

@@ -11,7 +11,11 @@
 
 namespace tangram::cli {
 
-/// The contents of a file. Throws InvalidArgument, starting with `what`, if it cannot be read or exceeds `max_bytes`.
+/// Whether an option names standard input or output, by "-".
+bool is_standard_stream(std::string_view path);
+
+/// The contents of a file, or of standard input. Throws InvalidArgument, starting with `what`, if it cannot be read or
+/// exceeds `max_bytes`.
 std::string read_text_file(const std::string& path, std::string_view what, int64_t max_bytes);
 
 /// A file that will be written, and the option that names it; an empty path is none.
@@ -27,8 +31,8 @@ void require_writable(const std::vector<OutputFile>& files);
 /// Prints `text` and sees it through. Throws InvalidArgument when standard output takes no more.
 void print_text(std::string_view text);
 
-/// Replaces the file by `head` and then `rest`. Throws InvalidArgument, starting with `what`, if it cannot be written
-/// completely; what was there before then stays.
+/// Replaces the file by `head` and then `rest`, or prints both. Throws InvalidArgument, starting with `what`, if it
+/// cannot be written completely; what was there before then stays.
 void write_file(const std::string& path, std::string_view what, std::string_view head, std::string_view rest = {});
 
 }  // namespace tangram::cli

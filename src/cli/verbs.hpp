@@ -32,5 +32,6 @@ Verb add_bench_verb(CLI::App& app);
 Verb add_simulate_verb(CLI::App& app);
 Verb add_doctor_verb(CLI::App& app);
 Verb add_kernels_verb(CLI::App& app);
+Verb add_completion_verb(CLI::App& app);
 
 }  // namespace tangram::cli

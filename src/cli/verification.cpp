@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "cli/dense_rows.hpp"
+#include "cli/progress.hpp"
 #include "cli/text_table.hpp"
 
 namespace tangram::cli {
@@ -113,8 +114,11 @@ Verification verify_step(const PlanSummary& summary, const StepInputs& inputs, c
   RowStatistics sampled_statistics;
   if (q_sampled) sampled_statistics = statistics_of(inputs, result);
   const RowStatistics* statistics = q_sampled ? &sampled_statistics : nullptr;
-  const DenseRows exact = dense_rows(problem, q_rows, k_rows, statistics);
   const bool has_naive = problem.heads.dtype != DType::kFloat32;
+  const double passes = static_cast<double>(q_rows.size() + k_rows.size()) * problem.heads.num_heads_q;
+  ProgressBar bar((has_naive ? 2 : 1) * passes, "comparing with the reference");
+  problem.on_row = [&bar] { bar.advance(1); };
+  const DenseRows exact = dense_rows(problem, q_rows, k_rows, statistics);
   DenseRows naive;
   if (has_naive) {
     problem.rounding = problem.heads.dtype;

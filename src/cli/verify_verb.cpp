@@ -56,7 +56,7 @@ int verify_main(VerifyVerbOptions options, Communicator* control) {
   } else {
     text = step_text(summary, result) + verification_text(verification);
   }
-  print_text(text);
+  if (!is_standard_stream(options.output.html)) print_text(text);
   return verification.ok() ? kOk : kVerificationFailed;
 }
 

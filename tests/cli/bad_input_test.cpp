@@ -30,7 +30,8 @@ void expect_refused(const BadCase& bad) {
 
 TEST(BadInput, Usage) {
   const BadCase cases[] = {
-      {{}, "tangram: needs a verb: plan, run, verify, bench, simulate, doctor, kernels; see tangram --help"},
+      {{},
+       "tangram: needs a verb: plan, run, verify, bench, simulate, doctor, kernels, completion; see tangram --help"},
       {{"plan", "--family", "causal", "--seqlen", "64", "--seqlen", "128"},
        "--seqlen: must be given once (got 2 values)"},
       {{"doctor", "--measure"}, "--measure: needs a value (FILE); see tangram doctor --help"},

@@ -84,7 +84,7 @@ std::string without_space(std::string text) {
 TEST(PlanVerb, PrintsTheProgramThatThePageShows) {
   const ProgramResult result =
       run_program({"plan", "--family", "causal", "--seqlen", "16", "--chunk-size", "4", "--cp-size", "2", "--heads-q",
-                   "2", "--heads-kv", "1", "--head-dim", "4", "--program", "0"});
+                   "2", "--heads-kv", "1", "--head-dim", "4", "--dtype", "fp32", "--program", "0"});
   ASSERT_EQ(result.code, 0) << result.err;
   std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/dist.md"));
   std::string block;  // what is printed, without the command and what is left out at the end
@@ -309,9 +309,12 @@ TEST(PlanVerb, ReportCanBeReadOnAPhone) {
   ASSERT_EQ(run_program({"plan", "--family", "causal", "--seqlen", "1024", "--html", html}).code, 0);
   const std::string text = read_all(html);
   // A viewport of the screen's width, drawings that scroll inside it, buttons where there are no keys and no wheel, a
-  // page that scrolls although the mask fills the screen, and taps for what a pointer would hover over.
+  // page that scrolls although the mask fills the screen, taps for what a pointer would hover over, and text that
+  // wraps.
   for (const char* part : {"name=\"viewport\" content=\"width=device-width", "#matrix svg,#moved svg{min-width:480px}",
-                           "id=\"zoom-in\"", "'pan-y'", "id=\"tap\""}) {
+                           "id=\"zoom-in\"", "'pan-y'", "id=\"tap\"",
+                           // long names of files, which no blank breaks, would make a page of 390 pixels wider
+                           ".brand,.brand>div,header>div{min-width:0}", "li,footer{overflow-wrap:anywhere}"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
 }

@@ -266,8 +266,9 @@ TEST(PlanVerb, AutoTakesNoParameters) {
 }
 
 TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {
-  const ProgramResult result = run_program({"plan", "--family", "causal", "--seqlen", "256", "--cp-size", "4",
-                                            "--heads-q", "4", "--head-dim", "16", "--strategy", "ring", "--json"});
+  const ProgramResult result =
+      run_program({"plan", "--family", "causal", "--seqlen", "256", "--cp-size", "4", "--heads-q", "4", "--head-dim",
+                   "16", "--dtype", "fp32", "--strategy", "ring", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const Json json = Json::parse(result.out);
   // (P-1) * N * heads * 2 dims * 4 bytes; backward the gradients besides, P times.
@@ -278,8 +279,9 @@ TEST(PlanVerb, StrategiesShowWhatTheyMoveInBytes) {
 
 // q, out, dout, dq, lse of 64 rows of 4 heads; k, v, dk, dv; two blocks, what a step makes, what is sent and comes.
 TEST(PlanVerb, StrategiesShowWhatRanksHold) {
-  const std::vector<std::string> args{"plan",      "--family", "full",       "--seqlen", "256",        "--cp-size", "4",
-                                      "--heads-q", "4",        "--head-dim", "16",       "--strategy", "ring"};
+  const std::vector<std::string> args{"plan",      "--family",   "full",      "--seqlen", "256",
+                                      "--cp-size", "4",          "--heads-q", "4",        "--head-dim",
+                                      "16",        "--strategy", "ring",      "--dtype",  "fp32"};
   constexpr int64_t kTensor = 64 * 4 * 16 * 4;
   constexpr int64_t kPeak = 4 * kTensor + 64 * 4 * 4 + 4 * kTensor + (2 + 1 + 2) * 2 * kTensor;
   std::vector<std::string> with_json = args;
@@ -305,7 +307,7 @@ TEST(VerifyVerb, QueriesThatMove) {
 TEST(RunVerb, MovedQueriesReceiveWhatThePlanSays) {
   const std::vector<std::string> step = {"--family",     "causal", "--seqlen",   "256", "--cp-size",  "2",
                                          "--heads-q",    "4",      "--head-dim", "16",  "--dispatch", "zigzag",
-                                         "--chunk-size", "64",     "--movement", "qo"};
+                                         "--chunk-size", "64",     "--movement", "qo",  "--dtype",    "fp32"};
   std::vector<std::string> run{"run"}, plan{"plan", "--json"};
   run.insert(run.end(), step.begin(), step.end());
   plan.insert(plan.end(), step.begin(), step.end());

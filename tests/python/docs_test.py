@@ -74,6 +74,7 @@ def test_the_script_of_the_readme_on_two_ranks(tmp_path):
         ("11_top_k_blocks/top_k.py", 0, "agree with dense scores", []),
         ("12_masks_on_the_gpu/tokens.py", 0, "results agree", []),
         ("13_prefix_trees/grpo.py", 0, "rewards agree", []),
+        ("14_trainer/train.py", 2, "step 3: loss", ["transformers", "accelerate"]),
     ],
 )
 def test_examples(script, ranks, printed, needs):

@@ -337,3 +337,27 @@ def test_a_softcap_that_is_not_positive_is_none():
 def test_errors_carry_the_name_that_was_called(call, message):
     with pytest.raises(tangram.InvalidArgument, match=message):
         call(torch.ones(1, 9, 4, 16))
+
+
+@pytest.mark.parametrize(
+    "borders", [[0, 3, 7], [1, 3, 8], [0, 5, 3, 8], [0, 3, 9]], ids=["short", "late", "falling", "long"]
+)
+def test_compiled_calls_refuse_the_borders_that_others_refuse(borders):
+    """Rows behind the last border were attended to by none, and no one said so."""
+    q, k, v = torch.randn(8, 2, 16), torch.randn(8, 2, 16), torch.randn(8, 2, 16)
+
+    def step(q, k, v, cu):
+        return fa.flash_attn_varlen_func(q, k, v, cu, cu, 8, 8, causal=True)
+
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    good, bad = torch.tensor([0, 3, 8], dtype=torch.int32), torch.tensor(borders, dtype=torch.int32)
+    assert torch.equal(compiled(q, k, v, good), step(q, k, v, good))
+    messages = []
+    for run in (step, compiled):
+        with pytest.raises(tangram.InvalidArgument, match="cu_seqlens_q must rise from 0 to the 8 rows") as raised:
+            run(q, k, v, bad)
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+    short = torch.compile(lambda cu: fa.flash_attn_varlen_func(q, k, v, cu, cu, 4, 8), backend="eager", fullgraph=True)
+    with pytest.raises(tangram.InvalidArgument, match=r"max_seqlen_q must be at least the longest sequence, 5"):
+        short(good)

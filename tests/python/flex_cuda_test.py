@@ -421,7 +421,7 @@ def test_batches_and_index_lists_in_gpu_memory():
     assert_close(out[1], as_double(one), BOUND[torch.bfloat16], "out")
     assert meta.lse.shape == (2, 32, 4)
     keys = torch.stack([torch.randperm(32, device="cuda")[:8] for _ in range(32 * 4)]).view(32, 4, 8).int()
-    sparse, _ = magi.flex_flash_attn_func(q[0], k[0], v[0], index_attn_indices=keys)
+    sparse, _ = magi.flex_flash_attn_func(q[0], k[0], v[0], index_attn_indices=keys, index_attn_values="tokens")
     for head in range(4):
         cells = np.zeros((32, 32), bool)
         np.put_along_axis(cells, keys[:, head].cpu().numpy().astype(np.int64), True, axis=1)

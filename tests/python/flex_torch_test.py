@@ -425,3 +425,58 @@ assert torch.allclose(out[0], q[0], rtol=1e-6, atol=0), (out[0], q[0])
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+class _WithMask(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = Mask.causal(24)
+
+    def forward(self, q, k, v):
+        return flex_flash_attn_func(q, k, v, self.mask)[0]
+
+
+_MASK = Mask.causal(24)
+
+
+def test_masks_that_a_whole_graph_may_hold():
+    """Arguments, globals, closures and attributes; one that is made inside is a call that torch cannot trace."""
+    q, k, v = torch.randn(3, 24, 2, 16).unbind(0)
+    of_closure = Mask.causal(24)
+    want, _ = flex_flash_attn_func(q, k, v, _MASK)
+
+    def of_global(q, k, v):
+        return flex_flash_attn_func(q, k, v, _MASK)[0]
+
+    def made_inside(q, k, v):
+        return flex_flash_attn_func(q, k, v, Mask.causal(24))[0]
+
+    for function in (of_global, lambda q, k, v: flex_flash_attn_func(q, k, v, of_closure)[0], _WithMask()):
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(q, k, v), want)
+    assert torch.equal(torch.compile(made_inside, backend="eager")(q, k, v), want)  # in two graphs
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="nb_func"):
+        torch.compile(made_inside, backend="eager", fullgraph=True)(q, k, v)
+
+
+def test_batches_of_gradients_are_refused_in_words():
+    q, k, v = (x.requires_grad_() for x in torch.randn(3, 24, 2, 16).unbind(0))
+    out, _ = flex_flash_attn_func(q, k, v, _MASK)
+    douts = torch.ones(3, *out.shape)
+    for ask in (
+        lambda: torch.autograd.grad(out, q, douts, is_grads_batched=True),
+        lambda: torch.autograd.functional.jacobian(
+            lambda x: flex_flash_attn_func(x, k, v, _MASK)[0], q.detach(), vectorize=True
+        ),
+        lambda: torch.autograd.grad(
+            tangram.token_attn_func(q, k, v, torch.zeros(24, 2, 1, dtype=torch.int32))[0],
+            q,
+            douts,
+            is_grads_batched=True,
+        ),
+    ):
+        with pytest.raises(InvalidArgument, match="_attn_func: batched gradients are not supported: call torch.autogr"):
+            ask()
+    (again,) = torch.autograd.grad(out, q, douts[0])
+    assert again.shape == q.shape

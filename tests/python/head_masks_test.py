@@ -149,3 +149,15 @@ def test_all_heads_are_one_attention():
     for wrong in ([], [MASKS[0], Mask.causal(TOTAL + 1)], [MASKS[0]] * 4):
         with pytest.raises(tangram.InvalidArgument, match="^FlexAttention: "):
             tangram.FlexAttention(wrong, heads, backend)
+
+
+def test_auto_takes_the_only_strategy_that_has_masks_of_head_groups():
+    masks = [Mask.causal(256), Mask.sliding_window(256, (16, 0))]
+    heads = HeadConfig(4, 2, 16)
+    auto, plain = (
+        tangram.plan(masks, 4, heads=heads, config=DistAttnConfig(strategy=strategy))
+        for strategy in ("auto", "tangram")
+    )
+    assert auto == plain and auto.config.strategy == plain.config.strategy
+    with pytest.raises(tangram.InvalidArgument, match="need strategy tangram, or auto, which takes it .got ring."):
+        tangram.plan(masks, 4, heads=heads, config=DistAttnConfig(strategy="ring"))

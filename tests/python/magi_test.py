@@ -41,7 +41,9 @@ def env(monkeypatch):
     return use
 
 
-@pytest.mark.parametrize("check", ["flex", "orders", "documents_and_new_masks", "partial_gradients", "clearing"])
+@pytest.mark.parametrize(
+    "check", ["flex", "orders", "documents_and_new_masks", "partial_gradients", "managers", "float64", "clearing"]
+)
 def test_programs_of_the_published_api(group, check):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -286,7 +288,9 @@ def test_keys_by_their_indices():
     indices = torch.stack([torch.stack([torch.randperm(24, generator=generator)[:8] for _ in range(2)]) for _ in q])
     indices[3, 1, 2:] = -1
     indices[5, 0] = -1  # sees nothing
-    out, meta = magi.flex_flash_attn_func(q, k, v, index_attn_indices=indices.int(), return_max_logits=True)
+    out, meta = magi.flex_flash_attn_func(
+        q, k, v, index_attn_indices=indices.int(), index_attn_values="tokens", return_max_logits=True
+    )
     dout = torch.randn(out.shape, generator=generator)
     out.backward(dout)
     for head in range(HEADS_KV):
@@ -313,6 +317,6 @@ def test_keys_by_their_indices():
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            magi.flex_flash_attn_func(q, k, v, index_attn_indices=bad)
+            magi.flex_flash_attn_func(q, k, v, index_attn_indices=bad, index_attn_values="tokens")
     with pytest.raises(ValueError, match=r"stand for the mask alone, .*got q_ranges, k_ranges beside them"):
         magi.flex_flash_attn_func(q, k, v, [(0, 24)], [(0, 24)], index_attn_indices=indices.int())

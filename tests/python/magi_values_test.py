@@ -221,9 +221,11 @@ def test_configurations_are_translated():
         (lambda: magi.OverlapConfig(mode=magi.AttnOverlapMode.DYNAMIC, degree=2), "a dynamic overlap has no degree"),
         (lambda: magi.OverlapConfig(degree=65), r"degree must lie in \[0, max_num_chunks\]"),
         (lambda: magi.OverlapConfig(min_chunk_size=0), "min_chunk_size must be positive"),
-        (lambda: magi.OverlapConfig(alg=magi.UniformOverlapAlg(random_costs=True)), "random_costs must be False"),
+        (lambda: magi.OverlapConfig(True, "static"), "mode must be AttnOverlapMode.STATIC or DYNAMIC"),
         (lambda: magi.DispatchConfig(alg="min_heap"), "alg must be a dispatch algorithm"),
-        (lambda: magi.DispatchConfig(uneven_shard=True), "uneven_shard must be False"),
+        (lambda: magi.DispatchConfig(uneven_shard=1), "uneven_shard must be True or False .got uneven_shard=1."),
+        (lambda: magi.DispatchConfig(512, alg=None), "alg must be a dispatch algorithm"),
+        (lambda: magi.DispatchConfig(512, chunk_size=256), "DispatchConfig: each argument may be given once"),
         (lambda: magi.DistAttnConfig(overlap_config=magi.DispatchConfig()), "must be a OverlapConfig of tangram.magi"),
         (lambda: translated(env=Environment(flatten_head_groups=True)), "MAGI_ATTENTION_QO_COMM=1"),
     ],
@@ -320,6 +322,7 @@ def test_variables_are_translated(caplog):
     }
     env = read_environment({f"MAGI_ATTENTION_{name}": value for name, value in of.items()})
     assert env == Environment(
+        kernel_backend="sdpa",
         backend="reference",
         precision="float32",
         deterministic=True,
@@ -352,7 +355,11 @@ def test_build_switches_are_ignored_with_one_line(caplog):
         ("DSINK_ALL_REDUCE_OP", "max", "must be one of none, sum, avg"),
         ("FFA_FORWARD_SM_MARGIN", "-1", "must be a whole number from 0 on"),
         ("KERNEL_BACKEND", "fa4", "the backend fa4 is not there"),
-        ("PRECISION", "fp64", "MAGI_ATTENTION_SDPA_BACKEND=1 computes in float64"),
+        (
+            "PRECISION",
+            "fp64",
+            "only the dense reference computes tensors of 64 bits: set MAGI_ATTENTION_SDPA_BACKEND=1",
+        ),
     ],
 )
 def test_variables_that_cannot_be_honoured_are_refused(name, value, message):
@@ -385,8 +392,8 @@ def test_orders_of_arguments():
 def test_names_that_are_not_there_say_what_to_take():
     with pytest.raises(ImportError, match="calc_dsa is not there: .* takes index_attn_indices"):
         from tangram.magi import calc_dsa  # noqa: F401
-    with pytest.raises(ImportError, match="dist_attn_runtime_dict_mgr is not there: .*get_most_recent_key"):
-        from tangram.magi import dist_attn_runtime_dict_mgr  # noqa: F401
+    with pytest.raises(ImportError, match="DistAttnRuntimeDict is not there: take dist_attn_runtime_dict_mgr"):
+        from tangram.magi import DistAttnRuntimeDict  # noqa: F401
     with pytest.raises(ImportError):
         from tangram.magi import nothing  # noqa: F401
     assert set(magi.__all__) <= set(dir(magi))

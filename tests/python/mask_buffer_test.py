@@ -300,3 +300,21 @@ def test_torch_compile_is_refused():
     compiled = torch.compile(lambda *t: flex_flash_attn_func(*t, buffer)[0], backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="outside torch.compile"):
         compiled(*tensors)
+
+
+def test_a_copy_of_a_module_shares_its_buffer():
+    """As it does a process group: what `set` puts there, calls of both read."""
+    import copy
+    import pickle
+
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    module = torch.nn.Module()
+    module.buffer = MaskBuffer(24, 24, HeadConfig(2, 2, 16, 16, "float32"), max_documents=4)
+    copied = copy.deepcopy(module)
+    assert copied.buffer is module.buffer
+    module.buffer.set(Mask.varlen([0, 10, 24]))
+    q, k, v = torch.randn(3, 24, 2, 16).unbind(0)
+    want, _ = flex_flash_attn_func(q, k, v, Mask.varlen([0, 10, 24]))
+    assert torch.equal(flex_flash_attn_func(q, k, v, copied.buffer)[0], want)
+    with pytest.raises(TypeError, match="a MaskBuffer is memory of its device: make one anew"):
+        pickle.dumps(module.buffer)

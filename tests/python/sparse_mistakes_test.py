@@ -29,7 +29,8 @@ def tokens(indices=KEYS, q=Q, k=K, v=V, **options):
 
 
 def indexed(indices=KEYS, q=Q, k=K, v=V, *ranges, **options):
-    return magi.flex_flash_attn_func(q, k, v, *ranges, index_attn_indices=indices, **options)
+    named = {"index_attn_indices": indices, "index_attn_values": "tokens"} | options
+    return magi.flex_flash_attn_func(q, k, v, *ranges, **named)
 
 
 def with_key(key):

@@ -49,6 +49,10 @@ def expected(q, k, v, lists, dout):
     return [np.concatenate([getattr(r, name) for r in results], 1) for name in ("out", "dq", "dk", "dv")]
 
 
+def of_indices(q, k, v, indices, **options):
+    return magi.flex_flash_attn_func(q, k, v, index_attn_indices=indices, index_attn_values="tokens", **options)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("heads", [(16, 2), (16, 1), (64, 1), (128, 1)])
 def test_agrees_with_float64(heads, dtype):
@@ -58,7 +62,7 @@ def test_agrees_with_float64(heads, dtype):
     names = ("out", "dq", "dk", "dv")
     wanted = expected(q, k, v, lists, dout)
     indices = torch.from_numpy(lists).cuda()
-    for attend in (token_attn_func, lambda *x: magi.flex_flash_attn_func(*x[:3], index_attn_indices=x[3])):
+    for attend in (token_attn_func, of_indices):
         for given in (indices, indices.long()):
             for x in (q, k, v):
                 x.grad = None
@@ -85,7 +89,7 @@ def test_deterministic_gradients_repeat(heads):
         assert_close(got, want, BOUND[torch.bfloat16], name)
     for attend in (
         lambda: token_attn_func(q, k, v, indices, deterministic=True),
-        lambda: magi.flex_flash_attn_func(q, k, v, index_attn_indices=indices, deterministic=True),
+        lambda: of_indices(q, k, v, indices, deterministic=True),
     ):
         for got, want in zip(gradients(attend), first, strict=True):
             assert torch.equal(got, want)
@@ -145,5 +149,5 @@ def test_what_kernels_do_not_take_is_refused_or_computed_on_the_host():
     on_gpu, _ = token_attn_func(q, k, v, indices)
     on_host, _ = token_attn_func(q, k, v, indices, backend="reference")
     assert_close(on_gpu, as_double(on_host), BOUND[torch.bfloat16], "reference")
-    capped, _ = magi.flex_flash_attn_func(q, k, v, index_attn_indices=indices, softcap=1e6)
+    capped, _ = of_indices(q, k, v, indices, softcap=1e6)
     assert_close(capped, as_double(on_host), BOUND[torch.bfloat16], "softcap")

@@ -71,7 +71,8 @@ std::vector<AttnSlice> random_blocks(int64_t rows, int64_t keys, int64_t block, 
 TEST(GatherRuns, KeepsEveryCellAndOrder) {
   std::mt19937 random(3);
   int gathered = 0;
-  for (int turn = 0; turn < support::rounds(300, 40); ++turn) {
+  const int turns = support::rounds(300, 40);
+  for (int turn = 0; turn < turns; ++turn) {
     const int64_t block = int64_t{16} << random() % 3, rows = 16 + static_cast<int64_t>(random() % 200);
     const int64_t keys = 300 + static_cast<int64_t>(random() % 300);
     std::vector<AttnSlice> slices =
@@ -111,7 +112,7 @@ TEST(GatherRuns, KeepsEveryCellAndOrder) {
       }
     }
   }
-  EXPECT_GT(gathered, 10);
+  EXPECT_GT(gathered, turns / 4);
 }
 
 TEST(GatherRuns, StepsAreFull) {

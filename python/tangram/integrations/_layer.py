@@ -59,12 +59,15 @@ def layer_key(call: LayerCall, given: Any) -> Any:
 
 def layer_mask(call: LayerCall, given: Any) -> Mask:
     """The mask of this layer, whose sequences lie one after the other."""
-    return _of_model(call) if given is None else _of_caller(call, given)
+    if given is not None:
+        return caller_layer_mask(call, given)
+    _refuse_dispatched_rows(call)
+    return model_layer_mask(call)
 
 
 @torch.compiler.disable  # type: ignore[misc]
-def _of_model(call: LayerCall) -> Mask:
-    _refuse_dispatched_rows(call)
+def model_layer_mask(call: LayerCall) -> Mask:
+    """The mask of this layer by what its model and its call say."""
     if call.attention_mask is None:
         return _of_layer(call)
     if call.model_mask is None:
@@ -117,7 +120,8 @@ def _limits(call: LayerCall, given: Any, rows: tuple[int, int], borders: Borders
     return window._replace(borders=borders)
 
 
-def _of_caller(call: LayerCall, given: Any) -> Mask:
+def caller_layer_mask(call: LayerCall, given: Any) -> Mask:
+    """The mask of this layer by what its caller gives for all layers, within what its call says."""
     mask = _of_kind(call, given, "tangram_mask")
     if not isinstance(mask, Mask):
         raise InvalidArgument(f"{NAME}: tangram_mask must be a tangram.Mask (got {type(mask).__name__})")
@@ -276,6 +280,7 @@ def _refuse_other_direction(call: LayerCall, mask: Mask) -> None:
         )
 
 
+@torch.compiler.disable  # type: ignore[misc]
 def _refuse_dispatched_rows(call: LayerCall) -> None:
     """Rows of a shard whose documents begin on another rank attend there as well, so they need their key."""
     keys: Any = sys.modules.get("tangram._runtime_key")

@@ -39,9 +39,14 @@ class Limits(NamedTuple):
 NO_LIMITS = Limits()
 
 
-@lru_cache(64)
 def narrowed(mask: Mask, limits: Limits) -> Mask:
     """The pairs of `mask` within the limits; the same object if these are all of its pairs."""
+    return _fewer_pairs(mask, limits) or mask
+
+
+@lru_cache(64)
+def _fewer_pairs(mask: Mask, limits: Limits) -> Mask | None:
+    """None for all of its pairs: the cache finds equal masks, which are other objects."""
     slices = []
     for whole in mask.slices:
         low = whole.min_diag if limits.left is None else max(whole.min_diag, -limits.left)
@@ -51,7 +56,7 @@ def narrowed(mask: Mask, limits: Limits) -> Mask:
         for q, of_document in _in_documents(whole, limits.borders):
             slices += [AttnSlice(q, k, low, high) for k in _in_ranges(of_document, limits.key_ranges)]
     result = Mask(mask.seqlen_q, mask.seqlen_k, slices)
-    return mask if result.area == mask.area else result
+    return None if result.area == mask.area else result
 
 
 def _in_documents(whole: AttnSlice, borders: Borders | None) -> Iterator[tuple[Range, Range]]:

@@ -17,14 +17,21 @@ from torch import Tensor
 from .._core import Mask
 from ..errors import InvalidArgument, NotAvailable
 from ..flex import flex_flash_attn_func
+from ._batch_keys import BatchKeys
 from ._call import LayerCall, ModelMask
+from ._context_parallel import MODEL_TYPES, context_parallel
 from ._layer import layer_key, layer_mask
 from ._mask_function import MaskFunction, mask_of
 from ._narrow import NAME as _PREFIX
+from ._versions import warn_of_untested
 
+__all__ = ["MODEL_TYPES", "NAME", "attention", "context_parallel", "register"]
 NAME = "tangram"
 _REFUSED = ("position_bias", "cache", "block_table", "score_mod", "indices", "block_indices", "sinks")
 """What some models hand to their attention function and no mask of ours holds."""
+
+
+warn_of_untested("transformers")
 
 
 def register(name: str = NAME) -> None:
@@ -147,12 +154,18 @@ def attention(
         position_ids=position_ids,
         cu_seq_lens=(cu_seq_lens_q, cu_seq_lens_k),
     )
+    if isinstance(tangram_key, BatchKeys):
+        runtime_key = tangram_key.of(call)
+        scale = tangram_key.scale_of_rows(module)
+        query = query if scale is None else (query * scale).to(query.dtype)
+    elif tangram_key is not None:
+        runtime_key = layer_key(call, tangram_key)
     q, k, v = (_rows(x) for x in _of_one_dtype((query, key, value)))
     if tangram_key is not None:
         from ..distributed import calc_attn
 
         # Sinks are parameters: the code that reduces all other gradients over ranks reduces theirs too.
-        out, _ = calc_attn(q, k, v, layer_key(call, tangram_key), dsink_reduce="none", **options)
+        out, _ = calc_attn(q, k, v, runtime_key, dsink_reduce="none", **options)
     else:
         out, _ = flex_flash_attn_func(q, k, v, layer_mask(call, tangram_mask), **options)
     return out.view(batch, length, heads, -1), None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""The names of MagiAttention's published API, 1.0 and 1.1, over Tangram.
+"""The names of MagiAttention's published API, 1.0 to 1.1.8, over Tangram.
 
     from tangram.magi import calc_attn, dispatch, magi_attn_flex_key, undispatch  # was: from magi_attention.api
 
@@ -57,9 +57,12 @@ from ._config import DispatchConfig, DistAttnConfig, GrpCollConfig, OverlapConfi
 from ._enums import (
     AttnMaskType,
     AttnOverlapMode,
+    AttnRole,
     AttnSinkLayout,
     DispatchAlgType,
     GeneralAttnMaskType,
+    MagiAttentionKernelBackend,
+    MagiAttentionPrecision,
     OverlapAlgType,
 )
 from ._flex import flex_flash_attn_func
@@ -75,9 +78,29 @@ from ._helpers import (
     unpad_at_dim,
 )
 from ._key import DistAttnRuntimeKey, clear_cache, env, get_most_recent_key
+from ._manager import (
+    DistAttnRuntimeDictManager,
+    DistAttnRuntimeMgr,
+    dist_attn_runtime_dict_mgr,
+    init_dist_attn_runtime_mgr,
+)
 from ._mask import AttnMask, from_mask
 from ._range import AttnRange, NaiveRange, RangeError, RangeType
 from ._ranges import AttnRanges, NaiveRanges, RangesType, check_valid_cu_seqlens, is_valid_cu_seqlens
+from ._rectangles import AttnRectangle, AttnRectangles
+from ._with_sink import (
+    fa2_func_with_sink,
+    fa2_kvpacked_func_with_sink,
+    fa2_qkvpacked_func_with_sink,
+    fa2_varlen_func_with_sink,
+    fa2_varlen_kvpacked_func_with_sink,
+    fa2_varlen_qkvpacked_func_with_sink,
+    fa3_func_with_sink,
+    fa3_qkvpacked_func_with_sink,
+    fa3_varlen_func_with_sink,
+    fa4_func_with_sink,
+    fa4_varlen_func_with_sink,
+)
 
 __all__ = [
     "AttnForwardMeta",
@@ -86,6 +109,9 @@ __all__ = [
     "AttnOverlapMode",
     "AttnRange",
     "AttnRanges",
+    "AttnRectangle",
+    "AttnRectangles",
+    "AttnRole",
     "AttnSinkLayout",
     "BSDispatchAlg",
     "BatchToppHeapDispatchAlg",
@@ -94,11 +120,15 @@ __all__ = [
     "DispatchAlgType",
     "DispatchConfig",
     "DistAttnConfig",
+    "DistAttnRuntimeDictManager",
     "DistAttnRuntimeKey",
+    "DistAttnRuntimeMgr",
     "GeneralAttnMaskType",
     "GreedyOverlapAlg",
     "GrpCollConfig",
     "LBDispatchAlg",
+    "MagiAttentionKernelBackend",
+    "MagiAttentionPrecision",
     "MinHeapDispatchAlg",
     "NaiveRange",
     "NaiveRanges",
@@ -119,6 +149,18 @@ __all__ = [
     "clear_cache",
     "compute_pad_size",
     "dispatch",
+    "dist_attn_runtime_dict_mgr",
+    "fa2_func_with_sink",
+    "fa2_kvpacked_func_with_sink",
+    "fa2_qkvpacked_func_with_sink",
+    "fa2_varlen_func_with_sink",
+    "fa2_varlen_kvpacked_func_with_sink",
+    "fa2_varlen_qkvpacked_func_with_sink",
+    "fa3_func_with_sink",
+    "fa3_qkvpacked_func_with_sink",
+    "fa3_varlen_func_with_sink",
+    "fa4_func_with_sink",
+    "fa4_varlen_func_with_sink",
     "flex_flash_attn_func",
     "from_mask",
     "full_attention_to_varlen_attention",
@@ -128,6 +170,7 @@ __all__ = [
     "infer_attn_mask_from_sliding_window",
     "infer_varlen_mask_from_batch",
     "init_dist_attn_runtime_key",
+    "init_dist_attn_runtime_mgr",
     "init_hierarchical_mesh",
     "is_valid_cu_seqlens",
     "magi_attn_flex_dispatch",
@@ -157,19 +200,13 @@ _ABSENT = {
 }
 _DSA = "sparse attention with an indexer is not there; flex_flash_attn_func takes index_attn_indices"
 _ABSENT |= dict.fromkeys(("calc_dsa", "DsaOverlapConfig", "DsaPackedMeta", "MagiDSAInput", "MagiDSARuntimeMgr"), _DSA)
-_MANAGERS = (
-    "DistAttnRuntimeDict",
-    "DistAttnRuntimeDictManager",
-    "DistAttnRuntimeMgr",
-    "dist_attn_runtime_dict",
-    "dist_attn_runtime_dict_mgr",
-    "init_dist_attn_runtime_mgr",
-)
 _ABSENT |= dict.fromkeys(
-    _MANAGERS,
-    "a key holds what managers hold there: pass it to dispatch, calc_attn and get_position_ids; get_most_recent_key "
-    "asks for keys, clear_cache forgets them",
+    ("DistAttnRuntimeDict", "dist_attn_runtime_dict"), "take dist_attn_runtime_dict_mgr, which later versions have"
 )
+_ABSENT |= {
+    "dsa_attn_func": _DSA,
+    "fa4_qkvpacked_func_with_sink": "1.1.1 dropped it: take fa3_qkvpacked_func_with_sink",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -154,7 +154,8 @@ class OverlapAlg:
 
 @dataclass(frozen=True)
 class UniformOverlapAlg(OverlapAlg):
-    """Stages of equal size; they may not be shuffled here."""
+    """Stages of equal size. random_costs shuffles what goes into which stage there; results do not depend on it, and
+    it has no effect here."""
 
     _type = OverlapAlgType.UNIFORM
     random_costs: bool = False

@@ -13,10 +13,12 @@ from torch import Tensor
 
 from .. import _rows, distributed
 from .._named import Named
+from .._shapes import IN_A_ROW, check_shapes
 from .._torch_group import device_of_group
 from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
 from ._config import DistAttnConfig
+from ._dense import SumOfGradients, cells_of, dense_attention, of_all_ranks
 from ._enums import AttnMaskType, GeneralAttnMaskType
 from ._helpers import infer_attn_mask_from_cu_seqlens
 from ._key import DistAttnRuntimeKey, env, make_key, make_key_after, require_key, typed_mask
@@ -54,14 +56,19 @@ def _key_of(function: str, typed: Any, given: dict[str, Any]) -> DistAttnRuntime
     return make_key(function, typed, heads, pad_size, chunk_size, group, given["dist_attn_config"])
 
 
-def _flex_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
-    """Of the arguments of magi_attn_flex_key."""
+def require_one_source(function: str, given: dict[str, Any]) -> None:
+    """Refuses sources of queries and keys that are not one."""
     for name in ("is_same_source", "is_q_permutable", "is_k_permutable"):
         if not given[name]:
             raise InvalidArgument(
                 f"{function}: {name} must be True, because queries and keys share one order of rows; "
                 f"tangram.magi_attn_flex_key serves cross attention (got {name}={given[name]})"
             )
+
+
+def _flex_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
+    """Of the arguments of magi_attn_flex_key."""
+    require_one_source(function, given)
     lengths = (given["total_seqlen_q"], given["total_seqlen_k"])
     ranges = (given["q_ranges"], given["k_ranges"])
     return _key_of(function, typed_mask(function, ranges, given["attn_mask_type"], lengths), given)
@@ -369,6 +376,34 @@ def get_position_ids(key: DistAttnRuntimeKey) -> Tensor:
     return distributed.get_position_ids(inner, "q", device_of_group(key.cp_group))
 
 
+def _calc_dense(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    key: DistAttnRuntimeKey,
+    sink: Tensor | None,
+    softmax_scale: float | None,
+    softcap: float,
+    return_max_logits: bool,
+) -> tuple[Tensor, AttnForwardMeta]:
+    """calc_attn of float64 tensors: this rank's queries see keys that come whole."""
+    name, inner = "calc_attn", key.inner
+    for each in qkv:
+        _rows.check_shard(name, each, inner, "q")
+    q, k, v = qkv
+    if not q.dtype == k.dtype == v.dtype:
+        raise InvalidArgument(f"{name}: q, k and v must have one dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
+    check_shapes(q.shape, (key.mask.seqlen_k, *k.shape[1:]), (key.mask.seqlen_k, *v.shape[1:]), IN_A_ROW)
+    cells = cells_of(key.mask)[distributed.get_position_ids(inner)]
+    cells &= distributed.get_loss_mask(inner)[:, None]
+    if sink is not None and env.dsink_reduce != "none":
+        sink = SumOfGradients.apply(sink, key.cp_group, env.dsink_reduce)  # type: ignore[no-untyped-call]
+    whole = [_GatherPartial.apply(x, inner) for x in (k, v)]  # type: ignore[no-untyped-call]
+    scale, of_sink = (softmax_scale, softcap), (sink, "sh")
+    out, lse, max_logits = dense_attention(name, (q, whole[0], whole[1]), [cells], *of_sink, *scale)
+    if return_max_logits:
+        of_all_ranks(max_logits, torch.distributed.ReduceOp.MAX, key.cp_group)
+    return out, AttnForwardMeta(lse, max_logits if return_max_logits else None)
+
+
 def calc_attn(
     q: Tensor,
     k: Tensor,
@@ -382,7 +417,8 @@ def calc_attn(
     """Attention of this rank's rows to all rows that the key's mask shows them. Collective, and so is its backward.
 
     Args:
-        q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows.
+        q `[rows, num_heads_q, head_dim]`, k, v `[rows, num_heads_kv, head_dim(_v)]`: this rank's rows; float64 too
+            under MAGI_ATTENTION_SDPA_BACKEND=1, where lse and max_logits are float64 as well.
         sink: `[seqlen_sink, num_heads_q]` float32, alike on every rank. Its gradient is this rank's part, unless
             MAGI_ATTENTION_DSINK_ALL_REDUCE_OP says sum or avg.
 
@@ -397,11 +433,14 @@ def calc_attn(
             f"{name}: q, k and v must be tensors [rows, heads, head_dim] (got q={shapes[0]}, k={shapes[1]}, "
             f"v={shapes[2]})"
         )
-    inner = key.for_heads(shapes[0][1], shapes[1][1], shapes[0][2])
     dtype = q.dtype
     if env.precision is not None:
         wanted: torch.dtype = getattr(torch, env.precision)
         q, k, v = (x.to(wanted) for x in (q, k, v))
+    if q.dtype == torch.float64 and env.backend == "reference":
+        out, meta = _calc_dense((q, k, v), key, sink, softmax_scale, softcap, return_max_logits)
+        return out.to(dtype), meta
+    inner = key.for_heads(shapes[0][1], shapes[1][1], shapes[0][2])
     out, meta = distributed.calc_attn(
         q,
         k,

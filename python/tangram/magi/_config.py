@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
 
 from .. import _core
 from .._values import changed
@@ -12,6 +14,7 @@ from ..errors import InvalidArgument
 from ._algorithms import DispatchAlg, MinHeapDispatchAlg, OverlapAlg, UniformOverlapAlg
 from ._enums import AttnOverlapMode
 from ._environment import Environment
+from ._orders import by_name
 
 _BYTES = 2
 """Of an element on the wire, in bfloat16."""
@@ -22,14 +25,36 @@ def _require(holds: bool, text: str) -> None:
         raise InvalidArgument(text)
 
 
-@dataclass(frozen=True)
+def _set(config: Any, order: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Fields of a frozen configuration, with positional arguments in this order."""
+    own = [each.name for each in fields(config)]
+    given = by_name(type(config).__name__, own, order, args, kwargs)
+    for each in fields(config):
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        object.__setattr__(config, each.name, given.get(each.name, default))
+
+
+@dataclass(frozen=True, init=False)
 class DispatchConfig:
-    """How rows are assigned to ranks. chunk_size: rows of a chunk, None: the planner's choice. uneven_shard is refused:
-    ranks hold equally many rows here."""
+    """How rows are assigned to ranks.
+
+    Positional arguments come as in 1.0, where alg is first, or as in 1.1: chunk_size, uneven_shard, alg.
+
+    Args:
+        chunk_size: rows of a chunk, None: the planner's choice.
+        uneven_shard: ranks hold equally many rows here. True is taken where they do without padding, and a key is
+            refused where they would not.
+    """
 
     alg: DispatchAlg = field(default_factory=MinHeapDispatchAlg)
     chunk_size: int | None = None
     uneven_shard: bool = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        is_of_1_0 = len(args) > 0 and not (args[0] is None or isinstance(args[0], int))
+        order = ("alg", "chunk_size", "uneven_shard") if is_of_1_0 else ("chunk_size", "uneven_shard", "alg")
+        _set(self, order, args, kwargs)
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         _require(
@@ -37,15 +62,16 @@ class DispatchConfig:
             f"DispatchConfig: alg must be a dispatch algorithm, such as MinHeapDispatchAlg() (got alg={self.alg!r})",
         )
         _require(
-            not self.uneven_shard,
-            "DispatchConfig: uneven_shard must be False, because ranks hold equally many rows and padding is computed "
-            f"(got uneven_shard={self.uneven_shard})",
+            type(self.uneven_shard) is bool,
+            f"DispatchConfig: uneven_shard must be True or False (got uneven_shard={self.uneven_shard!r})",
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class OverlapConfig:
     """In how many stages remote rows come.
+
+    Positional arguments come as in 1.0, where enable is first, or as in later versions, where mode is.
 
     Args:
         enable: False for one stage. mode: STATIC with a degree, DYNAMIC with none, which leaves it to the planner.
@@ -66,25 +92,27 @@ class OverlapConfig:
     calc_cost_factor: float = 1.0
     comm_cost_factor: float = 1.0
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        order = [each.name for each in fields(self)]
+        _set(self, order if not args or type(args[0]) is bool else order[1:], args, kwargs)
+        self.__post_init__()
+
     @property
     def no_overlap(self) -> bool:
         return self.degree == 0
 
     def __post_init__(self) -> None:
         name = "OverlapConfig"
+        _require(type(self.enable) is bool, f"{name}: enable must be a bool (got enable={self.enable!r})")
         _require(
-            type(self.enable) is bool,  # later versions begin with the mode
-            f"{name}: enable comes first and must be a bool; pass mode by its name (got enable={self.enable})",
+            isinstance(self.mode, AttnOverlapMode),
+            f"{name}: mode must be AttnOverlapMode.STATIC or DYNAMIC (got mode={self.mode!r})",
         )
         for each in ("min_chunk_size", "max_num_chunks", "calc_cost_factor", "comm_cost_factor"):
             _require(getattr(self, each) > 0, f"{name}: {each} must be positive (got {each}={getattr(self, each)})")
         _require(
             isinstance(self.alg, OverlapAlg),
             f"{name}: alg must be an overlap algorithm, such as UniformOverlapAlg() (got alg={self.alg!r})",
-        )
-        _require(
-            not (isinstance(self.alg, UniformOverlapAlg) and self.alg.random_costs),
-            f"{name}: stages cannot be shuffled, alg.random_costs must be False (got alg={self.alg})",
         )
         most = self.dynamic_max_degree
         _require(most is None or most > 0, f"{name}: dynamic_max_degree must be positive or None (got {most})")

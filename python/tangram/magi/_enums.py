@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Literal, TypeAlias
 
+import torch
+
 AttnSinkLayout: TypeAlias = Literal["sh", "shd", "ssh"]
 """`[seqlen_sink, heads]`, `[seqlen_sink, heads, dim]` (refused, there and here), `[rows, seqlen_sink, heads]`."""
 
@@ -63,3 +65,40 @@ class OverlapAlgType(Enum):
 
     UNIFORM = "uniform"
     GREEDY = "greedy"
+
+
+class AttnRole(Enum):
+    """Whose rows a manager's get_position_ids is asked for."""
+
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+
+
+class MagiAttentionKernelBackend(Enum):
+    """What MAGI_ATTENTION_KERNEL_BACKEND may be; `kernel_backend` of a key."""
+
+    FFA = "ffa"
+    SDPA = "sdpa"
+    SDPA_OL = "sdpa_ol"
+    FA4 = "fa4"
+
+
+class MagiAttentionPrecision(Enum):
+    """What MAGI_ATTENTION_PRECISION may be; `precision` of a key."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    FP64 = "fp64"
+
+    def to_torch_dtype(self) -> torch.dtype:
+        return _DTYPES[self]
+
+
+_DTYPES = {
+    MagiAttentionPrecision.BF16: torch.bfloat16,
+    MagiAttentionPrecision.FP16: torch.float16,
+    MagiAttentionPrecision.FP32: torch.float32,
+    MagiAttentionPrecision.FP64: torch.float64,
+}

@@ -18,7 +18,7 @@ from ..errors import InvalidArgument, NotAvailable
 
 PREFIX = "MAGI_ATTENTION_"
 _LEVELS = ("DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL")
-_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 _log = logging.getLogger("tangram.magi")
 
 ReduceOp = Literal["none", "sum", "avg"]
@@ -28,6 +28,8 @@ ReduceOp = Literal["none", "sum", "avg"]
 class Environment:
     """What the variables say."""
 
+    kernel_backend: str = "ffa"
+    """As KERNEL_BACKEND names it: ffa, sdpa or sdpa_ol."""
     backend: str | None = None
     """Of tangram: None the best, "reference" the dense one in float64."""
     precision: str | None = None
@@ -85,7 +87,7 @@ class _Reader:
         return sorted(name for name in self._environ if name.startswith(PREFIX) and name not in self._asked)
 
 
-def _backend(read: _Reader) -> str | None:
+def _kernel_backend(read: _Reader) -> str:
     kernel = read.choice("KERNEL_BACKEND", ("ffa", "sdpa", "sdpa_ol", "fa4"))
     is_sdpa, is_fa4 = read.flag("SDPA_BACKEND"), read.flag("FA4_BACKEND")
     if (kernel is not None) + is_sdpa + is_fa4 > 1:
@@ -98,17 +100,18 @@ def _backend(read: _Reader) -> str | None:
             f"{PREFIX}FA4_BACKEND, {PREFIX}KERNEL_BACKEND: the backend fa4 is not there, Tangram takes the best of its "
             "own for the device: unset the variable (got fa4)"
         )
-    return "reference" if is_sdpa or kernel in ("sdpa", "sdpa_ol") else None
+    return kernel or ("sdpa" if is_sdpa else "ffa")
 
 
 def read_environment(environ: Mapping[str, str]) -> Environment:
     """Raises InvalidArgument for values that a variable cannot mean, NotAvailable for what is not there."""
     read = _Reader(environ)
-    precision = read.choice("PRECISION", (*_PRECISIONS, "fp64"))
-    if precision == "fp64":
+    kernel = _kernel_backend(read)
+    precision = read.choice("PRECISION", tuple(_PRECISIONS))
+    if precision == "fp64" and kernel == "ffa":
         raise NotAvailable(
-            f"{PREFIX}PRECISION: tensors of 64 bits are not computed; {PREFIX}SDPA_BACKEND=1 computes in float64 "
-            "inside (got 'fp64')"
+            f"{PREFIX}PRECISION: only the dense reference computes tensors of 64 bits: set {PREFIX}SDPA_BACKEND=1 too "
+            "(got 'fp64')"
         )
     margins = [read.number(f"FFA_{way}_SM_MARGIN", 0) or 0 for way in ("FORWARD", "BACKWARD")]
     level = read.choice("LOG_LEVEL", tuple(name.lower() for name in _LEVELS))
@@ -116,7 +119,8 @@ def read_environment(environ: Mapping[str, str]) -> Environment:
     for name in ("FORWARD_HIGH_PRECISION_REDUCE", "BACKWARD_HIGH_PRECISION_REDUCE"):
         read.flag(name)
     made = Environment(
-        backend=_backend(read),
+        kernel_backend=kernel,
+        backend=None if kernel == "ffa" else "reference",
         precision=None if precision is None else _PRECISIONS[precision],
         deterministic=read.flag("DETERMINISTIC_MODE"),
         sanity_check=read.flag("SANITY_CHECK"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,8 +22,9 @@ from .._shapes import IN_A_ROW, check_indices, check_keys, check_shapes, check_t
 from .._torch_tokens import refusal
 from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
-from ._enums import AttnSinkLayout
-from ._key import env
+from ._dense import cells_of, dense_attention
+from ._enums import AttnMaskType, AttnSinkLayout
+from ._key import env, typed_mask
 from ._orders import Function, by_name
 from ._ranges import AttnRanges
 
@@ -33,6 +34,9 @@ _OF_1_0 = ("softmax_scale", "softcap", "deterministic", "sm_margin", *_TUNING)
 """Positional there after sink."""
 _BESIDE_INDICES = {"q_block_size": (None, 1), "k_block_size": (None, 1), "sparse_load": (None, False)}
 """What these may be beside index_attn_indices."""
+IndexValues = Literal["tokens", "rows"]
+"""What index_attn_indices name: tokens, rows of k, as from 1.1.2 on; or rows of k with its heads one below the other,
+token * heads of k + head, as up to 1.1.1."""
 
 
 def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
@@ -92,6 +96,47 @@ def _check_indexed(q: Tensor, k: Tensor, indices: Any, ranges: dict[str, Any], o
         )
 
 
+def _as_tokens(indices: Tensor, heads: int, values: IndexValues | None) -> Tensor:
+    """Lists of rows of k, whatever they name."""
+    if values not in (None, "tokens", "rows"):
+        raise InvalidArgument(
+            f"{_NAME}: index_attn_values must be 'tokens' or 'rows' (got index_attn_values={values!r})"
+        )
+    if heads == 1 or values == "tokens":
+        return indices
+    if values is None:
+        raise InvalidArgument(
+            f"{_NAME}: with several K/V heads index_attn_values must say what index_attn_indices name: 'tokens', rows "
+            "of k as from 1.1.2 on, or 'rows', token * heads + head, as up to 1.1.1 "
+            f"(got index_attn_values=None, {heads} heads)"
+        )
+    of_head = torch.arange(heads, dtype=indices.dtype, device=indices.device)[None, :, None]
+    wrong = (indices >= 0) & (indices % heads != of_head)
+    if bool(wrong.any()):
+        query, head, place = (int(at[0]) for at in wrong.nonzero(as_tuple=True))
+        raise InvalidArgument(
+            f"{_NAME}: with index_attn_values='rows' a key must be token * {heads} + head "
+            f"(got key {int(indices[query, head, place])} for query {query}, K/V head {head})"
+        )
+    return torch.where(indices >= 0, indices.div(heads, rounding_mode="floor"), indices)
+
+
+def _dense(
+    qkv: tuple[Tensor, Tensor, Tensor], mask: Any, sink: tuple[Tensor | None, str], scale: tuple[float | None, float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(out, lse, max_logits) of float64 tensors; mask: masks of head groups, or ranges and types."""
+    q, k, v = qkv
+    if not q.dtype == k.dtype == v.dtype:
+        raise InvalidArgument(f"{_NAME}: q, k and v must have one dtype (got {q.dtype}, {k.dtype} and {v.dtype})")
+    if isinstance(mask[0], Mask) or (isinstance(mask[0], list) and mask[0] and isinstance(mask[0][0], Mask)):
+        masks = [mask[0]] if isinstance(mask[0], Mask) else mask[0]
+    else:
+        kinds = [0] * len(mask[0]) if mask[2] is None else list(map(int, mask[2]))
+        types = [AttnMaskType.from_int_type(kind) for kind in kinds]
+        masks = [typed_mask(_NAME, (mask[0], mask[1]), types, (q.shape[0], k.shape[0]))[3]]
+    return dense_attention(_NAME, qkv, [cells_of(each) for each in masks], *sink, *scale)
+
+
 def _mask_of(indices: Tensor, seqlen_k: int) -> Any:
     masks = masks_of_indices(indices, seqlen_k)
     return masks[0] if all(mask == masks[0] for mask in masks) else masks
@@ -140,6 +185,7 @@ def flex_flash_attn_func(
     attn_type_map: Any = None,
     *of_1_0: Any,
     index_attn_indices: Tensor | None = None,
+    index_attn_values: IndexValues | None = None,
     q_block_size: int = 1,
     k_block_size: int = 1,
     sink: Tensor | None = None,
@@ -177,11 +223,15 @@ def flex_flash_attn_func(
             return_max_logits go to tangram.token_attn_func, whose kernels read them. Else they are read on the host,
             which synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then,
             and without effect beside ranges; sparse_load is False then.
+        index_attn_values: of several K/V heads what index_attn_indices name, which the published versions do not agree
+            on: "tokens", rows of k, as from 1.1.2 on; "rows", token * heads + head, as up to 1.1.1 (checked, which
+            synchronises). Without effect of one head.
         disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
             ref_block_size, max_seqlen_q, max_seqlen_k, auto_range_merge, range_merge, swap_ab, pack_gqa, cat_gqa,
             sparse_load, block_sparse, index_attn, swap_bwd_qk_loop, profile_mode: choose and tune kernels there, and
             have no effect here.
-        The others as of tangram.flex_flash_attn_func.
+        The others as of tangram.flex_flash_attn_func. float64 tensors are taken under MAGI_ATTENTION_SDPA_BACKEND=1,
+            with lse and max_logits in float64.
     """
     _check_tensors(q, k, v)
     if sink_layout not in ("sh", "ssh"):
@@ -201,7 +251,9 @@ def flex_flash_attn_func(
     if env.precision is not None:
         wanted: torch.dtype = getattr(torch, env.precision)
         q, k, v = (x.to(wanted) for x in (q, k, v))
+    is_dense = q.dtype == torch.float64 and env.backend == "reference"
     if index_attn_indices is not None:
+        index_attn_indices = _as_tokens(index_attn_indices, k.shape[1], index_attn_values)
         fixed = deterministic or env.deterministic or _settings.chosen.deterministic
         plain = sink is None and softcap == 0 and not return_max_logits
         if plain and _stays_on_gpu(q, k, v, index_attn_indices):
@@ -210,6 +262,10 @@ def flex_flash_attn_func(
             )
             return out.to(dtype), meta
         q_ranges = _mask_of(index_attn_indices, k.shape[0])
+    if is_dense:
+        mask = (_listed(q_ranges), _listed(k_ranges), attn_type_map)
+        out, lse, max_logits = _dense((q, k, v), mask, (sink, sink_layout), (softmax_scale, softcap))
+        return out.to(dtype), AttnForwardMeta(lse, max_logits if return_max_logits else None)
     out, meta = tangram_flex.flex_flash_attn_func(
         q,
         k,

@@ -20,7 +20,7 @@ from .._torch_group import TorchGroup, device_of_group, known_group, known_group
 from .._values import changed
 from ..errors import InvalidArgument
 from ._config import DistAttnConfig, to_tangram
-from ._enums import AttnMaskType
+from ._enums import AttnMaskType, MagiAttentionKernelBackend, MagiAttentionPrecision
 from ._environment import of_process
 from ._range import AttnRange, RangeType
 from ._ranges import AttnRanges
@@ -58,7 +58,18 @@ class DistAttnRuntimeKey:
         self.total_seqlen_q = inner.total_seqlen_q + self.pad_size
         self.total_seqlen_k = inner.total_seqlen_k + self.pad_size
         self.chunk_size = inner.plan.q_dispatch.chunk_size
-        self.uneven_shard = False
+        self.uneven_shard = dist_attn_config.dispatch_config.uneven_shard
+        self.is_deterministic_mode_enable = env.deterministic
+        self.is_hierarchical_comm_enable = env.hierarchical_comm
+        self.is_qo_comm_enable = env.qo_comm
+        self.is_native_grpcoll_enable = env.native_grpcoll
+        self.is_flatten_head_groups_enable = env.flatten_head_groups
+        self.is_auto_range_merge_enable = True  # lists of a mask always join ranges that touch
+        self.kernel_backend = MagiAttentionKernelBackend(env.kernel_backend)
+        self.is_sdpa_backend_enable = self.kernel_backend is not MagiAttentionKernelBackend.FFA
+        self.is_fa4_backend_enable = False
+        kinds = {str(kind.to_torch_dtype()).removeprefix("torch."): kind for kind in MagiAttentionPrecision}
+        self.precision = None if env.precision is None else kinds[env.precision]
         self.number = next(_made)
         """Rises from key to key."""
         self._of_heads: dict[tuple[int, int, int], TangramKey] = {}
@@ -245,7 +256,18 @@ def make_key(
         pad = _pad(total, cp_size, unit, pad_size)
         inner = _bounded(lambda c: key_of_heads(mask, known, group_or_mesh, pad, c), planned, config)
     key = DistAttnRuntimeKey(inner, mask, (*_padded(q, k, inner), _kinds(kinds, inner)), group, heads, config)
-    cache_of(inner.group).published = key
+    if key.uneven_shard and key.pad_size > 0:
+        raise InvalidArgument(
+            f"{function}: uneven_shard=True is taken where ranks hold equally many rows without padding: append "
+            f"{key.pad_size} rows, or take a chunk_size of which total_seqlen / cp_size is a multiple (got "
+            f"total_seqlen={total}, cp_size={cp_size}, chunk_size={key.chunk_size})"
+        )
+    return _remembered(key)
+
+
+def _remembered(key: DistAttnRuntimeKey) -> DistAttnRuntimeKey:
+    cache = cache_of(key.inner.group)
+    cache.published = cache.published_keys[key.number] = key
     return key
 
 
@@ -302,8 +324,7 @@ def make_key_after(
     key = DistAttnRuntimeKey(
         inner, mask, typed, (old.cp_group, old.cp_mesh), (num_q, num_kv, dim, old.head_dim_v), new_config
     )
-    cache_of(inner.group).published = key
-    return key
+    return _remembered(key)
 
 
 def require_key(function: str, key: Any, name: str = "key") -> DistAttnRuntimeKey:
@@ -315,7 +336,7 @@ def require_key(function: str, key: Any, name: str = "key") -> DistAttnRuntimeKe
     return key
 
 
-def _groups_of(cp_group: Any) -> list[TorchGroup]:
+def groups_of(cp_group: Any) -> list[TorchGroup]:
     """The group itself; or, of a group no key was made for, meshes of several dimensions over its ranks."""
     group = known_group(cp_group)
     if group is not None and cache_of(group).published is not None:
@@ -327,7 +348,7 @@ def _groups_of(cp_group: Any) -> list[TorchGroup]:
 def get_most_recent_key(cp_group: Any = None) -> DistAttnRuntimeKey:
     """The key that was made last for a group; None: for all ranks. Raises ValueError before the first."""
     with Named("get_most_recent_key"):
-        groups = _groups_of(dist.group.WORLD if cp_group is None else cp_group)
+        groups = groups_of(dist.group.WORLD if cp_group is None else cp_group)
     keys = [cache_of(group).published for group in groups]
     made = [key for key in keys if isinstance(key, DistAttnRuntimeKey)]
     if not made:
@@ -340,6 +361,6 @@ def get_most_recent_key(cp_group: Any = None) -> DistAttnRuntimeKey:
 def clear_cache(cp_group: Any = None) -> None:
     """Forgets the keys of a group; None: of all groups. Keys that a program still holds go on working."""
     with Named("clear_cache"):
-        groups = known_groups() if cp_group is None else _groups_of(cp_group)
+        groups = known_groups() if cp_group is None else groups_of(cp_group)
     for group in groups:
         group.keys = None

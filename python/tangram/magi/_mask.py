@@ -14,7 +14,8 @@ from torch import Tensor
 from .. import _core
 from .._from_masks import from_dense
 from .._named import Named
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, NotAvailable
+from ._dense import cells_of
 from ._enums import AttnMaskType
 from ._key import typed_mask
 from ._range import AttnRange
@@ -23,7 +24,9 @@ from ._ranges import AttnRanges
 
 class AttnMask:
     """Made by from_mask or AttnMask.from_ranges; `q_ranges`, `k_ranges`, `attn_mask_type` and the lengths are what
-    magi_attn_flex_key takes."""
+    magi_attn_flex_key takes. Equal where ranges, types and cells are."""
+
+    masked_flag, unmasked_flag = 0, 1
 
     def __init__(
         self, q_ranges: AttnRanges, k_ranges: AttnRanges, attn_mask_type: list[AttnMaskType], mask: _core.Mask
@@ -71,13 +74,7 @@ class AttnMask:
     @cached_property
     def mask_tensor(self) -> Tensor:
         """`[total_seqlen_q, total_seqlen_k, 1]` int32: 1 where a query sees a key."""
-        cells = torch.zeros(self.total_seqlen_q, self.total_seqlen_k, dtype=torch.int32)
-        for s in self.mask.slices:
-            i = torch.arange(s.q_range.begin, s.q_range.end)[:, None]
-            j = torch.arange(s.k_range.begin, s.k_range.end)[None]
-            seen = (j - i >= s.min_diag) & (j - i <= s.max_diag)
-            cells[s.q_range.begin : s.q_range.end, s.k_range.begin : s.k_range.end] |= seen
-        return cells[..., None]
+        return cells_of(self.mask).to(torch.int32)[..., None]
 
     @property
     def mask_flag_array(self) -> Any:
@@ -124,6 +121,47 @@ class AttnMask:
 
     def is_varlen_causal(self) -> bool:
         return self._is_varlen(AttnMaskType.CAUSAL)
+
+    @staticmethod
+    def make_causal_mask(
+        seqlen_q: int,
+        seqlen_k: int,
+        align: str = "bottom-right",
+        dtype: torch.dtype = torch.int32,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """`[seqlen_q, seqlen_k]`: 1 where a key is not behind its query, the last corners on one diagonal, or with
+        align="top-left" the first."""
+        if align not in ("bottom-right", "top-left"):
+            raise InvalidArgument(
+                f"AttnMask.make_causal_mask: align must be 'bottom-right' or 'top-left' (got align={align!r})"
+            )
+        diagonal = seqlen_k - seqlen_q if align == "bottom-right" else 0
+        return torch.ones(seqlen_q, seqlen_k, dtype=dtype, device=device).tril(diagonal)
+
+    def visualize(self, save_path: str | None = None) -> None:
+        """Refused: a Mask draws itself."""
+        raise NotAvailable(
+            "AttnMask.visualize: nothing is drawn here, which needs no matplotlib: a notebook shows mask.mask, and "
+            f"mask.mask._repr_html_() is its drawing (got save_path={save_path!r})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AttnMask):
+            return False
+        ranges = (self.q_ranges, self.k_ranges, self.attn_mask_type, self.mask)
+        return ranges == (other.q_ranges, other.k_ranges, other.attn_mask_type, other.mask)
+
+    def __hash__(self) -> int:
+        return hash((self.q_ranges, self.k_ranges, tuple(self.attn_mask_type)))
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(kind.value for kind in self.attn_mask_type[:8])
+        more = ", ..." if len(self.attn_mask_type) > 8 else ""
+        return (
+            f"AttnMask({self.total_seqlen_q} x {self.total_seqlen_k}, area={self.area}, "
+            f"q_ranges={self.q_ranges!r:.200}, k_ranges={self.k_ranges!r:.200}, attn_mask_type=[{kinds}{more}])"
+        )
 
     def _is_varlen(self, kind: AttnMaskType) -> bool:
         borders = ((self.q_ranges, self.total_seqlen_q), (self.k_ranges, self.total_seqlen_k))

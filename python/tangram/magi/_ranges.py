@@ -108,6 +108,16 @@ class AttnRanges:
                 merged.append(each)
         return _of(merged)
 
+    def merge_with_split_alignment(self, split_alignment: int = 1) -> AttnRanges:
+        """merge of ranges whose ends move out to multiples of split_alignment."""
+        if not isinstance(split_alignment, int) or split_alignment < 1:
+            raise InvalidArgument(
+                "AttnRanges.merge_with_split_alignment: split_alignment must be a whole number from 1 on "
+                f"(got split_alignment={split_alignment!r})"
+            )
+        unit = split_alignment
+        return _of(AttnRange(each.start // unit * unit, -(-each.end // unit) * unit) for each in self._ranges).merge()
+
     def chunk(self, chunk_size: int, check: bool = True) -> list[AttnRanges]:
         """Cut in order into lists of chunk_size rows, the last one shorter. They must not overlap."""
         if check and not self.is_non_overlap():
@@ -311,10 +321,16 @@ class AttnRanges:
         if isinstance(idx, int) and isinstance(value, AttnRange):
             self._ranges[idx] = value
             return
-        if not isinstance(idx, slice) or not isinstance(value, AttnRanges) or len(self._ranges[idx]) != len(value):
+        if not isinstance(idx, slice) or not isinstance(value, AttnRanges):
             raise InvalidArgument(
-                "AttnRanges: a position takes an AttnRange, a slice as many AttnRanges as it has "
-                f"(got {idx} and {value!r:.200})"
+                f"AttnRanges: a position takes an AttnRange, a slice AttnRanges (got {idx} and {value!r:.200})"
+            )
+        start, stop = idx.start, idx.stop
+        # As there: the ends that are named count, even behind the last range, where a list grows.
+        wanted = len(self._ranges[idx]) if start is None or stop is None else stop - start
+        if wanted != len(value):
+            raise InvalidArgument(
+                f"AttnRanges: a slice takes as many AttnRanges as it names, {wanted} (got {idx} and {value!r:.200})"
             )
         self._ranges[idx] = value._ranges
 

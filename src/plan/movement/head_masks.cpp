@@ -99,14 +99,16 @@ Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const 
   require(config.movement.head_groups == 0 || config.movement.head_groups == groups,
           "{}: movement.head_groups must be 0 or the number of masks (got {} and {})", kFunction,
           config.movement.head_groups, groups);
-  require(config.strategy.name == Strategy::kTangram, "{}: masks of head groups need strategy tangram (got {})",
-          kFunction, to_string(config.strategy.name));
+  const bool has_strategy = config.strategy.name == Strategy::kTangram || config.strategy.name == Strategy::kAuto;
+  require(has_strategy, "{}: masks of head groups need strategy tangram, or auto, which takes it (got {})", kFunction,
+          to_string(config.strategy.name));
   const Movement algorithm = config.movement.algorithm;
   require(algorithm == Movement::kKv || algorithm == Movement::kQo || algorithm == Movement::kAuto,
           "{}: masks of head groups need movement.algorithm kv, qo or auto (got {})", kFunction, to_string(algorithm));
   Plan plan;
   plan.mask = flattened_mask(masks);
   plan.config = config;
+  plan.config.strategy = {};  // no other one has masks of head groups
   plan.config.movement.head_groups = groups;
   plan.algorithm = config.dispatch.algorithm;
   plan.q_dispatch = q_dispatch;

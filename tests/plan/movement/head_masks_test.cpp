@@ -134,7 +134,7 @@ TEST(HeadMasks, RefusesWhatItCannotPlan) {
   refused({mask, mask}, config, "movement.head_groups must be 0 or the number of masks (got 4 and 2)");
   config = config_of(4, Movement::kKv);
   config.strategy.name = Strategy::kRing;
-  refused({mask, mask}, config, "need strategy tangram (got ring)");
+  refused({mask, mask}, config, "need strategy tangram, or auto, which takes it (got ring)");
   const Plan plan = make_plan(std::vector<Mask>{mask, mask}, config_of(4, Movement::kQo), rows, rows);
   // It said that a dispatch did not cover the sequence, as if the text were damaged.
   EXPECT_THAT([&] { plan_from_json(plan_to_json(plan)); },

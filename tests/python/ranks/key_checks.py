@@ -208,12 +208,24 @@ def check_errors(group):
                 assert "calc_attn: second derivatives are not supported" in str(error), error
                 continue
             raise AssertionError("made second derivatives")
+    out, _ = tangram.calc_attn(*inputs, key)
+    try:
+        torch.autograd.grad(out, inputs[0], torch.ones(2, *out.shape), is_grads_batched=True)
+    except InvalidArgument as error:
+        assert "calc_attn: batched gradients are not supported: call torch.autograd.grad once" in str(error), error
+    else:
+        raise AssertionError("took a batch of gradients")
     with torch.no_grad():
         other = flex_key(([(0, 100 + min(rank, 1))], [(0, 150)], "full"), 150, group)
         try:
             tangram.calc_attn(q, k, v, other)
         except InvalidArgument as error:
             assert "masks differ (rank 0: " in str(error), error
+            # Rank 0 has another mask than all others; it tells so beside rank 1, the others beside rank 0.
+            rows = ("100", "101") if rank == 0 else ("101", "100")
+            here, there = (f"queries [0, {end}) x keys [0, 150) with " for end in rows)
+            assert f"; beside rank {int(rank == 0)}: slice 0 is {here}" in str(error), error
+            assert f" here and {there}" in str(error), error
         else:
             raise AssertionError("accepted ranks with different masks")
         tangram.calc_attn(q, k, v, key)

@@ -206,6 +206,75 @@ def check_clearing(world):
     magi.clear_cache()
 
 
+def check_managers(world):
+    """A step in the words of the published tests, over lengths that count padding."""
+    size = dist.get_world_size(world)
+    pad = compute_pad_size(TOTAL, size, CHUNK)
+    padded = magi.apply_padding(
+        AttnRanges.from_ranges(Q_RANGES), AttnRanges.from_ranges(K_RANGES), [AttnMaskType(t) for t in TYPES], TOTAL, pad
+    )
+    heads = {"num_heads_q": HEADS, "num_heads_kv": HEADS_KV, "head_dim": DIM}
+    whole_q, *kv = (x.detach() for x in whole(11))
+    long = [magi.pad_at_dim(x, 0, pad) for x in (whole_q, *kv)]
+    manager = magi.init_dist_attn_runtime_mgr(
+        *padded, TOTAL + pad, TOTAL + pad, chunk_size=CHUNK, cp_group=world, **heads
+    )
+    local = [manager.dispatch_qo(long[0]), *map(manager.dispatch_kv, long[1:])]
+    out, _ = manager.calc_attn(*local)
+    want = attention(*(x.numpy() for x in (whole_q, *kv)), flex_cells()).out
+    total = manager.undispatch_qo(out)
+    assert total.shape[0] == TOTAL + pad and not total[TOTAL:].any()
+    np.testing.assert_allclose(total[:TOTAL].numpy(), want, atol=ATOL)
+    assert torch.equal(manager.undispatch_kv(local[1]), long[1])
+    # Of a key that counts its padding: the same rows, which come back with the padding's.
+    key = magi_attn_flex_key(
+        AttnRanges.from_ranges(Q_RANGES), AttnRanges.from_ranges(K_RANGES), TYPES, TOTAL, TOTAL, HEADS, HEADS_KV, DIM,
+        pad, CHUNK, world,
+    )  # fmt: skip
+    found = magi.dist_attn_runtime_dict_mgr[key]
+    assert found == magi.dist_attn_runtime_dict_mgr.get(key) and key in magi.dist_attn_runtime_dict_mgr
+    assert magi.dist_attn_runtime_dict_mgr.get_most_recent_key(world) == key and found.ref_q_ranges == key.q_ranges
+    local = [found.dispatch_qo(x) for x in (long[0], *kv)]
+    assert torch.equal(local[0], dispatch(whole_q, key))
+    total = found.undispatch_qo(found.calc_attn(*local)[0])
+    assert total.shape[0] == TOTAL + pad
+    np.testing.assert_allclose(total[:TOTAL].numpy(), want, atol=ATOL)
+    for role in magi.AttnRole:
+        assert torch.equal(found.get_position_ids(role), get_position_ids(key))
+    labels = dispatch(torch.arange(TOTAL), key)
+    assert torch.equal(found.roll(labels, -1, 0), roll(labels, -1, 0, key))
+    magi.clear_cache(world)
+    assert key not in magi.dist_attn_runtime_dict_mgr and magi.dist_attn_runtime_dict_mgr.get(key) is None
+
+
+def check_float64(world):
+    """The published SDPA backend takes float64, and rounds nothing to less."""
+    of_reference = magi._key.env
+    environment = type(of_reference)(kernel_backend="sdpa", backend="reference", dsink_reduce="sum")
+    pad = compute_pad_size(TOTAL, dist.get_world_size(world), CHUNK)
+    magi._api.env = environment
+    try:
+        key = magi_attn_flex_key(
+            AttnRanges.from_ranges(Q_RANGES), AttnRanges.from_ranges(K_RANGES), TYPES, TOTAL, TOTAL, HEADS, HEADS_KV,
+            DIM, pad, CHUNK, world,
+        )  # fmt: skip
+        q, k, v = (x.detach().double().requires_grad_() for x in whole(12))
+        sink = torch.randn(2, HEADS, generator=torch.Generator().manual_seed(5)).double().requires_grad_()
+        out, meta = calc_attn(*(dispatch(x, key) for x in (q, k, v)), key, sink, 0.3, 1.5, True)
+        total = undispatch(out, key)
+        dout = torch.randn(total.shape, generator=torch.Generator().manual_seed(2)).double()
+        total.backward(dout)
+    finally:
+        magi._api.env = of_reference
+    given = [x.detach().numpy() for x in (q, k, v)]
+    want = attention(*given, flex_cells(), scale=0.3, softcap=1.5, sink=sink.detach().numpy(), dout=dout.numpy())
+    got = (total, undispatch(meta.lse, key), meta.max_logits, q.grad, k.grad, v.grad, sink.grad)
+    names = ("out", "lse", "max_logits", "dq", "dk", "dv", "dsink")
+    for each, name in zip(got, names, strict=True):
+        assert each.dtype == torch.float64, name
+        np.testing.assert_allclose(each.detach().numpy(), getattr(want, name), atol=1e-11, err_msg=name)
+
+
 def check_compiled(world):
     """A step is one graph, and keys are inputs of it."""
 
@@ -227,4 +296,6 @@ def check_published(world):
     check_orders(world)
     check_documents_and_new_masks(world)
     check_partial_gradients(world)
+    check_managers(world)
+    check_float64(world)
     check_clearing(world)
