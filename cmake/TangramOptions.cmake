@@ -28,7 +28,9 @@ if(NOT TANGRAM_SM90_KERNELS MATCHES "^(all|sample)$")
 endif()
 set(
   TANGRAM_SM80_ARCHITECTURES
-  80-real 90-real 80-virtual
+  80-real
+  90-real
+  80-virtual
   CACHE STRING
   "Machine code and PTX of the kernels for GPUs of compute capability 8.0 and later, as CUDA_ARCHITECTURES"
 )

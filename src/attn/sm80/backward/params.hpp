@@ -46,8 +46,8 @@ struct Params {
   float* accum_tiles;  ///< [num_accum_tiles, keys * both head dims of the class], where work tiles in pieces add up
   int32_t* split_semaphore;  ///< [num_accum_tiles], zeros before: how many pieces were added, and kPieceArrived for
                              ///< each that has drawn its place
-  int32_t* dq_semaphore;  ///< [num_heads_q, num_q_tiles], zeros before: how many additions there were, in order
-  int32_t* ticket;        ///< zero before
+  int32_t* dq_semaphore;     ///< [num_heads_q, num_q_tiles], zeros before: how many additions there were, in order
+  int32_t* ticket;           ///< zero before
   void* dk;
   void* dv;
   int64_t q_row_stride, q_head_stride;
