@@ -67,7 +67,7 @@ struct Planned {
 };
 Planned planned(const Mask& mask, const DistAttnConfig& config) {
   Planned best;
-  for (int n = 0; n < 3; ++n) {
+  for (int n = 0; n < 5; ++n) {
     const double begin = processor_ms();
     best.plan = make_plan(mask, config);
     const double ms = processor_ms() - begin;

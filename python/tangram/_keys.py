@@ -111,6 +111,8 @@ def _key(
     config = changed(config or DistAttnConfig(), cp_size=group.size, heads=heads)
     if chunk_size is not None:
         config = changed(config, dispatch=changed(config.dispatch, chunk_size=chunk_size))
+    if config.cost.ranks_per_node == 0 and (per_node := group.planned_ranks_per_node()) > 0:
+        config = changed(config, cost=changed(config.cost, ranks_per_node=per_node))
     pad_q, pad_k = _pads(
         _pad_of_mask(mask, group.size, config.dispatch.chunk_size or None) if pad_size is None else pad_size
     )
@@ -168,6 +170,10 @@ def mask_key(
 
     Every rank of the group makes the same keys in the same order. Equal arguments give the same object while the
     group's cache holds it.
+
+    Over several nodes of GPUs the plan knows nodes, so that few rows cross between them: where each node has equally
+    many ranks, and transports hand rows on inside of nodes. `CostModel(ranks_per_node=...)` of at least the ranks of
+    the group asks for the plan of one node.
 
     Args:
         mask: a tangram.Mask; or a list of masks, one for each of equal groups of heads, as dynamic sparse attention

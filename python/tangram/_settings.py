@@ -62,6 +62,19 @@ def device_transport(transport: Transport | TransportConfig, size: int) -> tuple
     return transport.inside, 0, transport.max_ctas
 
 
+def planned_ranks_per_node(transport: Transport | TransportConfig, size: int, found: int) -> int:
+    """Ranks of a node that plans may count on, because rows then cross to each node once; 0: plans know no nodes.
+
+    found: ranks of each node of the group; 0 on one node, or where nodes have unequally many.
+    """
+    if isinstance(transport, str):
+        transport = TransportConfig(inside=transport)
+    if transport.inside == "nccl":
+        return 0  # each rank fetches for itself
+    given = transport.ranks_per_node
+    return given if 0 < given < size and size % given == 0 else found
+
+
 @dataclass(frozen=True)
 class Configuration:
     """The choices of a process."""

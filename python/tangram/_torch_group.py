@@ -15,6 +15,8 @@ import shutil
 import tempfile
 import threading
 import weakref
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +76,8 @@ class TorchGroup:
         self.size = len(self.ranks)
         self.keys: Any = None  # made for this group; they end with it
         self.is_one_host = True
+        self.is_on_gpus = device_of_group(identity.process_groups[0]()).type == "cuda"
+        self._ranks_of_nodes = 0
         self._on_device: DeviceGroup | None = None
         if self.size == 1:
             self.group = Group(0, 1, "unix:", "")
@@ -87,12 +91,19 @@ class TorchGroup:
             if mesh is not None and mesh.ndim == 2:
                 _require_rows_in_nodes(mesh, node_of)
             self.ranks = node_by_node(self.ranks, node_of)
+            self._ranks_of_nodes = equal_ranks_per_node(met.nodes)
             self.rank = self.ranks.index(dist.get_rank())
             self.group = Group(self.rank, self.size, met.address, met.secret, met.rest_s, met.listener)
             self.group.require_agreement(0, "the first meeting")  # the others connect to each other in the folder too
         finally:
             if folder:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def planned_ranks_per_node(self) -> int:
+        """Ranks of a node for plans; 0 where they know no nodes: on host memory each rank fetches rows for itself."""
+        if not self.is_on_gpus:
+            return 0
+        return _settings.planned_ranks_per_node(_settings.chosen.transport, self.size, self._ranks_of_nodes)
 
     def on_device(self, device: int) -> DeviceGroup:
         """The group on this rank's GPU. Made at the first tensor in GPU memory: collective, synchronises."""
@@ -172,6 +183,12 @@ def node_by_node(ranks: list[int], node_of: dict[int, Node]) -> list[int]:
     for rank in ranks:
         first.setdefault(node_of[rank].id, rank)
     return sorted(ranks, key=lambda rank: (first[node_of[rank].id], rank))
+
+
+def equal_ranks_per_node(nodes: Sequence[Node]) -> int:
+    """By rank: how many share a node; 0 where they are on one, or where nodes have unequally many."""
+    counts = Counter(node.id for node in nodes)
+    return counts[nodes[0].id] if len(counts) > 1 and len(set(counts.values())) == 1 else 0
 
 
 def _require_rows_in_nodes(mesh: Tensor, node_of: dict[int, Node]) -> None:

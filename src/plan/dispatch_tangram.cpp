@@ -13,6 +13,7 @@
 #include "plan/chunk_areas.hpp"
 #include "plan/cost.hpp"
 #include "plan/dispatch.hpp"
+#include "plan/exchange_areas.hpp"
 #include "plan/pack.hpp"
 #include "plan/pair_by_area.hpp"
 #include "plan/refine.hpp"
@@ -144,11 +145,16 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
   return map;
 }
 
-// Packings of chunks of one size, and the plain order of the sequence unless blocks are many.
-std::vector<std::vector<int>> make_candidates(const PackProblem& problem, bool shares_prefixes) {
+// Packings of chunks of one size, and the plain order of the sequence unless blocks are many. A brief search has time
+// for one alone, the one that keeps most blocks whole.
+std::vector<std::vector<int>> make_candidates(const PackProblem& problem, bool shares_prefixes, bool is_brief) {
   std::vector<std::vector<int>> candidates;
   if (shares_prefixes) candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
   const int per_rank = problem.per_rank();
+  if (is_brief) {
+    candidates.push_back(pack(problem, {std::max(1, per_rank / 8), 0}));
+    return candidates;
+  }
   const bool are_many = problem.blocks.size() >= kManyBlocks;
   for (const int part_of_shard : are_many ? std::vector<int>{32} : std::vector<int>{8, 32, 128}) {
     candidates.push_back(pack(problem, {std::max(1, per_rank / part_of_shard), 0}));
@@ -272,6 +278,13 @@ bool has_equal_rows(const std::vector<RankRun>& map, int cp_size) {
   return std::all_of(rows.begin(), rows.end(), [&](int64_t count) { return count == rows[0]; });
 }
 
+// Brings areas within the tolerance after a short search.
+void level(std::vector<RankRun>& map, const Mask& mask, int cp_size, int64_t chunk_size, double tolerance) {
+  const double mean = static_cast<double>(mask.area()) / cp_size;
+  const RowAreas areas(mask.slices(), mask.seqlen_q());
+  exchange_areas(map, areas, chunk_size, cp_size, static_cast<int64_t>((1 + tolerance) * mean));
+}
+
 // The best dispatch that is found from chunks of one size. `overload`: what is left above the tolerance.
 Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size, bool may_change,
                          double share_of_work, double& overload) {
@@ -283,8 +296,9 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const bool is_refined = may_change && !is_one_block && !shares_prefixes;
   const int64_t fine = is_refined ? search_chunk_size(mask, chunk_size) : chunk_size;
   const std::vector<int64_t> begins = document_begins(mask.slices());
+  const bool is_brief = share_of_work < 1 && !is_one_block && !shares_prefixes;
   std::vector<Candidate> candidates;
-  for (const std::vector<int>& ranks : make_candidates(problem, shares_prefixes)) {
+  for (const std::vector<int>& ranks : make_candidates(problem, shares_prefixes, is_brief)) {
     candidates.push_back({refined(ranks, chunk_size, chunk_size / fine, begins), {}});
   }
   chunk_size = fine;
@@ -415,14 +429,11 @@ Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& co
   std::swap(candidates.front(), *std::min_element(candidates.begin(), candidates.end(), is_better));
   Candidate& best = candidates.front();
   const bool is_final = is_one_block && best.score.overload == 0;
-  constexpr int kMostSearches = 4;
-  constexpr int64_t kTimesMore = 3;       // from one to the next, where areas are still
-  constexpr double kAboveLimit = 0.0005;  // above their limit, in mean areas
-  int64_t work = node.max_work;
-  for (int n = 0; n < kMostSearches && (!is_final || !has_equal_rows(best.map, cp_size)); ++n, work *= kTimesMore) {
-    if (n > 0 && best.score.overload <= kAboveLimit) break;
-    best.score = refiner.run(best.map, {.max_work = work, .tolerance = node.tolerance, .is_loose_at_first = false});
+  if (!is_final || !has_equal_rows(best.map, cp_size)) {
+    best.score = refiner.run(
+        best.map, {.max_work = node.max_work, .tolerance = node.tolerance, .mends = false, .is_loose_at_first = false});
   }
+  if (best.score.overload > 0) level(best.map, node.mask, cp_size, fine, node.tolerance);
   renumber(best.map, cp_size);
   return to_dispatch(best.map, cp_size, fine, may_change);
 }

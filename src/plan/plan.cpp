@@ -32,10 +32,11 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   plan.q_dispatch = std::move(q.dispatch);
   plan.k_dispatch = std::move(k_dispatch);
   plan.ranks = make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch);
-  const StageCounts counts = choose_stage_counts(config, plan.ranks);
-  assign_stages(plan.ranks, node_shape(config), counts, config.overlap.keep_remote_kv);
+  const Crossing crossing = crossing_of(config, plan.ranks, owned_runs(plan.k_dispatch));
+  const StageCounts counts = choose_stage_counts(config, plan.ranks, crossing);
+  assign_stages(plan.ranks, node_shape(config), crossing.rows, counts, config.overlap.keep_remote_kv);
   build_stages(plan.ranks, counts, config.overlap.keep_remote_kv);
-  plan.predicted = predict(config, plan.ranks);
+  plan.predicted = predict(config, plan.ranks, crossing);
   if (config.movement.algorithm != Movement::kKv) {
     build_movement(plan, plan.predicted.forward_s + plan.predicted.backward_s);
   }

@@ -29,9 +29,9 @@ int& stage_of(KvSegment& segment, AttnPass pass) {
   return pass == AttnPass::kForward ? segment.stage_fwd : segment.stage_bwd;
 }
 
-std::vector<Stripe> stripes_of(const RankPlan& rank, AttnPass pass) {
+std::vector<Stripe> stripes_of(std::span<const KvSegment> segments, AttnPass pass) {
   std::vector<Stripe> stripes;
-  for (const KvSegment& segment : rank.segments) {
+  for (const KvSegment& segment : segments) {
     const int stage = stage_of(segment, pass);
     const int64_t end = segment.row + segment.global.size();
     if (!stripes.empty() && stripes.back().stage == stage) {
@@ -45,9 +45,10 @@ std::vector<Stripe> stripes_of(const RankPlan& rank, AttnPass pass) {
 
 // Calls visit(stage, piece) for the parts of every slice that lie in one stripe.
 template <class Visit>
-void for_each_piece(const RankPlan& rank, AttnPass pass, const Visit& visit) {
-  const std::vector<Stripe> stripes = stripes_of(rank, pass);
-  for (const AttnSlice& slice : rank.slices) {
+void for_each_piece(std::span<const KvSegment> segments, std::span<const AttnSlice> slices, AttnPass pass,
+                    const Visit& visit) {
+  const std::vector<Stripe> stripes = stripes_of(segments, pass);
+  for (const AttnSlice& slice : slices) {
     auto stripe = std::upper_bound(stripes.begin(), stripes.end(), slice.k_range.begin,
                                    [](int64_t row, const Stripe& s) { return row < s.rows.end; });
     if (stripe->rows.contains(slice.k_range)) {
@@ -113,7 +114,7 @@ std::vector<Stage> empty_stages(int num_remote, bool keep_last) {
 }
 
 void fill_slices(RankPlan& rank, std::vector<Stage>& stages, AttnPass pass) {
-  for_each_piece(rank, pass, [&](int stage, const AttnSlice& piece) {
+  for_each_piece(rank.segments, rank.slices, pass, [&](int stage, const AttnSlice& piece) {
     if (!piece.q_range.empty()) stages[static_cast<size_t>(stage)].slices.push_back(piece);
   });
   for (Stage& stage : stages) {
@@ -192,12 +193,12 @@ void copy_stages(const std::vector<Stage>& from, std::vector<Stage>& to) {
 class AreasOfKeys {
  public:
   // Builds the sums. Returns false for other slices; before() must then not be called.
-  bool add_up(const RankPlan& rank) {
+  bool add_up(std::span<const KvSegment> segments, std::span<const AttnSlice> slices) {
     constexpr int64_t kMostCells = 8;  // for a slice
-    if (rank.segments.empty()) return false;
-    last_ = rank.segments.back().row + rank.segments.back().global.size();  // at which the last cell may be cut
+    if (segments.empty()) return false;
+    last_ = segments.back().row + segments.back().global.size();  // at which the last cell may be cut
     uint64_t borders = 0;
-    for (const AttnSlice& slice : rank.slices) {
+    for (const AttnSlice& slice : slices) {
       if (slice.min_diag != kOpenMinDiag || slice.max_diag != kOpenMaxDiag) return false;
       borders |= static_cast<uint64_t>(slice.k_range.begin);
       if (slice.k_range.end < last_) borders |= static_cast<uint64_t>(slice.k_range.end);
@@ -205,9 +206,9 @@ class AreasOfKeys {
     if (borders == 0) return false;
     shift_ = std::countr_zero(borders);
     const int64_t num_cells = ((last_ - 1) >> shift_) + 1;
-    if (num_cells > kMostCells * std::ssize(rank.slices)) return false;
+    if (num_cells > kMostCells * std::ssize(slices)) return false;
     rows_.assign(static_cast<size_t>(num_cells) + 1, 0);
-    for (const AttnSlice& slice : rank.slices) {
+    for (const AttnSlice& slice : slices) {
       rows_[static_cast<size_t>(slice.k_range.begin >> shift_)] += slice.q_range.size();
       rows_[static_cast<size_t>(((slice.k_range.end - 1) >> shift_) + 1)] -= slice.q_range.size();
     }
@@ -288,15 +289,16 @@ void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool 
   if (!are_same) fill_exchanges(ranks, AttnPass::kBackward);
 }
 
-std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, AttnPass pass) {
+std::vector<int64_t> stage_areas(std::span<const KvSegment> segments, std::span<const AttnSlice> slices, int num_stages,
+                                 AttnPass pass) {
   std::vector<int64_t> areas(static_cast<size_t>(num_stages) + 1);
-  if (AreasOfKeys of_keys; of_keys.add_up(rank)) {
-    for (const Stripe& stripe : stripes_of(rank, pass)) {
+  if (AreasOfKeys of_keys; of_keys.add_up(segments, slices)) {
+    for (const Stripe& stripe : stripes_of(segments, pass)) {
       areas[static_cast<size_t>(stripe.stage)] += of_keys.before(stripe.rows.end) - of_keys.before(stripe.rows.begin);
     }
     return areas;
   }
-  for_each_piece(rank, pass,
+  for_each_piece(segments, slices, pass,
                  [&](int stage, const AttnSlice& piece) { areas[static_cast<size_t>(stage)] += area(piece); });
   return areas;
 }

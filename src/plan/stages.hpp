@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tangram/attn_pass.hpp"
@@ -26,8 +27,9 @@ void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool kee
 /// Makes `forward` and `backward` of all ranks from the stages that the segments name.
 void build_stages(std::vector<RankPlan>& ranks, const StageCounts& counts, bool keep_remote_kv);
 
-/// Area of each stage of a rank, without making the stages. Segments must name them.
-std::vector<int64_t> stage_areas(const RankPlan& rank, int num_stages, AttnPass pass);
+/// Area of each stage of a rank, without making the stages. Its segments must name them; `slices` are the rank's.
+std::vector<int64_t> stage_areas(std::span<const KvSegment> segments, std::span<const AttnSlice> slices, int num_stages,
+                                 AttnPass pass);
 
 /// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
 std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);

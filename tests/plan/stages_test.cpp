@@ -60,8 +60,8 @@ TEST(Stages, AreasOfScatteredBlocksAreThoseOfTheirSlices) {
       const Plan plan = make_plan(Mask(40 * block, 40 * block, slices), config_of(4, {3, 3, keeps}));
       reference::expect_valid(plan);
       for (const RankPlan& rank : plan.ranks) {
-        const std::vector<int64_t> forward = stage_areas(rank, 3, AttnPass::kForward),
-                                   backward = stage_areas(rank, 3, AttnPass::kBackward);
+        const std::vector<int64_t> forward = stage_areas(rank.segments, rank.slices, 3, AttnPass::kForward),
+                                   backward = stage_areas(rank.segments, rank.slices, 3, AttnPass::kBackward);
         for (size_t s = 0; s <= 3; ++s) {
           EXPECT_EQ(forward[s], rank.forward[s].area);
           EXPECT_EQ(backward[s], rank.backward[s].area);

@@ -12,7 +12,7 @@ from tangram import InvalidArgument, TransportConfig, _settings
 pytest.importorskip("torch", reason="torch is not installed")
 from ranks.start import run_script  # noqa: E402
 from tangram._rendezvous import Node  # noqa: E402
-from tangram._torch_group import node_by_node  # noqa: E402
+from tangram._torch_group import equal_ranks_per_node, node_by_node  # noqa: E402
 
 CHECKS = Path(__file__).parent / "ranks" / "node_checks.py"
 
@@ -21,6 +21,37 @@ def test_ranks_are_ordered_node_by_node():
     nodes = {3: "b", 5: "a", 7: "b", 9: "a", 11: "c"}
     node_of = {rank: Node(name, name) for rank, name in nodes.items()}
     assert node_by_node(sorted(nodes), node_of) == [3, 7, 5, 9, 11]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks"), [("aabb", 2), ("abab", 2), ("aaaa", 0), ("aaab", 0), ("abc", 1), ("a", 0), ("aabbc", 0)]
+)
+def test_nodes_with_equally_many_ranks_are_counted(nodes, ranks):
+    assert equal_ranks_per_node([Node(name, name) for name in nodes]) == ranks
+
+
+@pytest.mark.parametrize(
+    ("transport", "found", "planned"),
+    [
+        ("copy_engine", 4, 4),
+        ("copy_engine", 0, 0),
+        ("nccl", 4, 0),
+        (TransportConfig(), 4, 4),
+        (TransportConfig(inside="nccl"), 4, 0),
+        (TransportConfig(ranks_per_node=2), 4, 2),
+        (TransportConfig(ranks_per_node=2), 0, 2),
+        (TransportConfig(ranks_per_node=3), 4, 4),  # refused where the transport is made
+        (TransportConfig(ranks_per_node=8), 4, 4),
+    ],
+)
+def test_plans_know_nodes_where_transports_hand_rows_on(transport, found, planned):
+    assert _settings.planned_ranks_per_node(transport, 8, found) == planned
+
+
+def test_keys_over_nodes_are_planned_with_nodes_where_rows_cross_once():
+    printed = run_script(CHECKS, "plans", ranks=4, timeout=120, TANGRAM_TIMEOUT_S="60")
+    plans = [line.partition(" planned ")[2] for line in printed.splitlines() if " planned " in line]
+    assert len(plans) == 4 and len(set(plans)) == 1
 
 
 @pytest.mark.parametrize("case", ["order", "rows", "tcp"])

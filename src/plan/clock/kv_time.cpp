@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "plan/cost.hpp"
 #include "plan/nodes/node_stages.hpp"
@@ -14,15 +15,16 @@ namespace tangram {
 namespace {
 
 // Area, rows and copies of each stage of a rank, with the local one; the forward pass names the stages.
-std::vector<StageLoad> stage_loads(const RankPlan& rank, int self, int num_stages) {
+std::vector<StageLoad> stage_loads(std::span<const KvSegment> segments, std::span<const AttnSlice> slices, int self,
+                                   int num_stages) {
   std::vector<StageLoad> loads(static_cast<size_t>(num_stages) + 1);
-  for (const KvSegment& segment : rank.segments) {
+  for (const KvSegment& segment : segments) {
     if (segment.owner == self) continue;
     StageLoad& load = loads[static_cast<size_t>(segment.stage_fwd)];
     load.rows += segment.global.size();
     ++load.num_copies;
   }
-  const std::vector<int64_t> areas = stage_areas(rank, num_stages, AttnPass::kForward);
+  const std::vector<int64_t> areas = stage_areas(segments, slices, num_stages, AttnPass::kForward);
   for (size_t i = 0; i < loads.size(); ++i) loads[i].area = areas[i];
   return loads;
 }
@@ -55,42 +57,27 @@ void add_crossing(const StagedNodeRows& staged, const NodeShape& nodes, std::vec
   }
 }
 
-// The rows that cross between nodes, on rails of their owners and on those that are used; none on one node.
-struct Crossing {
-  NodeRows rows;
-  NodeRows rails;
-};
-
-Crossing crossing_of(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
-  if (!has_nodes(config)) return {};
-  Crossing crossing{node_rows(ranks, node_shape(config)), {}};
-  crossing.rails = crossing.rows;
-  even_rails(crossing.rails, node_shape(config));
-  return crossing;
-}
-
 // Times of the slowest ranks if a pass had `num_stages` remote stages: equally many are the same stages for both.
 PassSeconds slowest_passes(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, const Crossing& crossing,
                            int num_stages) {
   std::vector<std::vector<StageLoad>> loads;
   if (has_nodes(config)) {
     const NodeShape nodes = node_shape(config);
-    std::vector<RankPlan> trials(ranks.size());
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      trials[r].segments = ranks[r].segments;
-      trials[r].slices = ranks[r].slices;
+    const std::vector<std::vector<int64_t>> ends = part_ends(crossing.rows, num_stages);
+    std::vector<KvSegment> segments;
+    for (int r = 0; r < nodes.cp_size; ++r) {
+      const RankPlan& rank = ranks[static_cast<size_t>(r)];
+      forward_stages_in_parts(rank.segments, r, nodes, ends[static_cast<size_t>(nodes.node_of(r))], segments);
+      loads.push_back(stage_loads(segments, rank.slices, r, num_stages));
     }
-    assign_stages(trials, nodes, crossing.rows, {num_stages, 0}, false);
-    for (size_t r = 0; r < ranks.size(); ++r) loads.push_back(stage_loads(trials[r], static_cast<int>(r), num_stages));
-    add_crossing(by_parts(crossing.rails, part_ends(crossing.rows, num_stages), num_stages), nodes, loads);
+    add_crossing(by_parts(crossing.rails, ends, num_stages), nodes, loads);
   } else {
     RankPlan trial;
     for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
       const RankPlan& rank = ranks[static_cast<size_t>(r)];
       trial.segments = rank.segments;
-      trial.slices = rank.slices;
       assign_stages(trial, r, {num_stages, 0}, false);
-      loads.push_back(stage_loads(trial, r, num_stages));
+      loads.push_back(stage_loads(trial.segments, rank.slices, r, num_stages));
     }
   }
   return {slowest_of(kv_times(config, loads, AttnPass::kForward, false)).total_s,
@@ -122,6 +109,19 @@ double attend_seconds(const DistAttnConfig& config, const StageLoad& load, bool 
 }
 
 }  // namespace
+
+Crossing crossing_of(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
+                     const std::vector<OwnedRun>& k_runs) {
+  if (!has_nodes(config)) return {};
+  std::vector<std::vector<Range>> needed(ranks.size());
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (const KvSegment& segment : ranks[r].segments) append_range(needed[r], segment.global);
+  }
+  Crossing crossing{node_rows(needed, k_runs, node_shape(config)), {}};
+  crossing.rails = crossing.rows;
+  even_rails(crossing.rails, node_shape(config));
+  return crossing;
+}
 
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<std::vector<StageLoad>>& loads,
                                AttnPass pass, bool kept_first, ClockTrace* trace) {
@@ -178,20 +178,30 @@ std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<R
 
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, AttnPass pass,
                                ClockTrace* trace) {
-  return kv_times(config, ranks, pass, crossing_of(config, ranks), trace);
+  Crossing crossing;
+  if (has_nodes(config)) {
+    crossing.rails = node_rows(ranks, node_shape(config));
+    even_rails(crossing.rails, node_shape(config));
+  }
+  return kv_times(config, ranks, pass, crossing, trace);
 }
 
-StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
+StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
+                                const Crossing& crossing) {
   const OverlapConfig& overlap = config.overlap;
   const bool any_remote =
       std::any_of(ranks.begin(), ranks.end(), [](const RankPlan& rank) { return rank.remote_kv_rows > 0; });
   StageCounts counts{overlap.num_stages_fwd, overlap.num_stages_bwd};
   // Where nothing is remote there is nothing to stage, and the choice is to have none.
   if (!any_remote || (counts.forward > 0 && counts.backward > 0)) return counts;
-  const Crossing crossing = crossing_of(config, ranks);
+  constexpr PassSeconds kNever{std::numeric_limits<double>::max(), std::numeric_limits<double>::max()};
   std::array<PassSeconds, kMaxAutoStages + 1> seconds;
+  seconds.fill(kNever);
   for (int count = 1; count <= kMaxAutoStages; ++count) {
-    seconds[static_cast<size_t>(count)] = slowest_passes(config, ranks, crossing, count);
+    const PassSeconds& now = seconds[static_cast<size_t>(count)] = slowest_passes(config, ranks, crossing, count);
+    const PassSeconds& before = seconds[static_cast<size_t>(count) - 1];
+    // Over several nodes each count takes long to try. Where one part more of what crosses does not pay, two do not.
+    if (has_nodes(config) && count > 2 && now.forward >= before.forward && now.backward >= before.backward) break;
   }
   const auto best_from = [&](int min_count, double PassSeconds::* pass) {
     const auto first = seconds.begin() + min_count;
@@ -205,8 +215,7 @@ StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<
   return counts;
 }
 
-PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks) {
-  const Crossing crossing = crossing_of(config, ranks);
+PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, const Crossing& crossing) {
   return predicted(slowest_of(kv_times(config, ranks, AttnPass::kForward, crossing, nullptr)),
                    slowest_of(kv_times(config, ranks, AttnPass::kBackward, crossing, nullptr)));
 }

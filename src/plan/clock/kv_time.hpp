@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/clock/stage_time.hpp"
+#include "plan/nodes/node_rows.hpp"
 
 namespace tangram {
 
@@ -29,10 +30,20 @@ std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<R
 
 /// Stages that are tried: more never paid in the model, since each adds stage_overhead_s and chops slices.
 inline constexpr int kMaxAutoStages = 4;
+/// The rows that cross between nodes, on the rails of their owners and on those that are used; none on one node.
+struct Crossing {
+  NodeRows rows;
+  NodeRows rails;
+};
+/// Of what the ranks need of keys that `k_runs` own.
+Crossing crossing_of(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
+                     const std::vector<OwnedRun>& k_runs);
+
 /// The numbers of stages: those configured, or where these are 0 the ones with the least predicted time.
-StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks);
+StageCounts choose_stage_counts(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
+                                const Crossing& crossing);
 
 /// Prediction for finished stages.
-PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks);
+PredictedTime predict(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, const Crossing& crossing);
 
 }  // namespace tangram

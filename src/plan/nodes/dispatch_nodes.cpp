@@ -15,9 +15,9 @@ namespace tangram {
 namespace {
 
 // Of the searches inside nodes, in nanoseconds: of all together, and of each beside.
-constexpr int64_t kWorkOfNodes = 500'000, kWorkOfNode = 10'000;
+constexpr int64_t kWorkOfNodes = 120'000, kWorkOfNode = 3'000;
 // Of the search of rows for nodes, and exchanges after it.
-constexpr double kShareOfWork = 0.5;
+constexpr double kShareOfWork = 0.25;
 constexpr int kNumTrials = 400;
 // Of what areas of ranks may be above the mean, for those of nodes.
 constexpr double kShareOfTolerance = 0.6;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "plan/row_areas.hpp"
@@ -41,15 +42,19 @@ class EvenNodes {
         limit_((1 + options.tolerance) * static_cast<double>(mask.area()) / dispatch.cp_size),
         sent_(num_nodes_),
         received_(num_nodes_),
+        price_of_(num_nodes_),
         area_of_(num_nodes_),
-        runs_of_(num_nodes_) {
+        runs_of_(num_nodes_),
+        load_of_(num_nodes_, -1) {
     collect(mask, owned_runs(dispatch));
-    for (Document& document : documents_) {
-      document.loads = loads_of(document);
+    for (size_t d = 0; d < documents_.size(); ++d) {
+      Document& document = documents_[d];
+      find_loads(document);
       count(document.loads, 1);
       for (const NodeRun& run : document.runs) area_of_[static_cast<size_t>(run.node)] += area(run.rows);
+      if (!document.loads.empty()) shared_.push_back(d);
+      list_runs(d);
     }
-    list_runs();
   }
 
   void run(int num_trials) {
@@ -104,54 +109,64 @@ class EvenNodes {
     }
   }
 
-  void list_runs() {
-    for (std::vector<Place>& places : runs_of_) places.clear();
-    shared_.clear();
-    for (size_t d = 0; d < documents_.size(); ++d) {
-      if (!documents_[d].loads.empty()) shared_.push_back(d);
-      for (size_t i = 0; i < documents_[d].runs.size(); ++i) {
-        runs_of_[static_cast<size_t>(documents_[d].runs[i].node)].push_back({d, i});
-      }
-    }
+  void list_runs(size_t document) {
+    const std::vector<NodeRun>& runs = documents_[document].runs;
+    for (size_t i = 0; i < runs.size(); ++i) runs_of_[static_cast<size_t>(runs[i].node)].push_back({document, i});
   }
 
-  static std::vector<NodeLoad> loads_of(const Document& document) {
-    std::vector<NodeLoad> loads;
-    if (document.runs.size() < 2) return loads;
-    const auto load_of = [&](int node) -> NodeLoad& {
-      for (NodeLoad& load : loads) {
-        if (load.node == node) return load;
+  // Lists anew what has changed of a document: before, it had `old` runs.
+  void relist(size_t document, const std::vector<NodeRun>& old) {
+    for (const NodeRun& run : old) {
+      std::vector<Place>& places = runs_of_[static_cast<size_t>(run.node)];
+      std::erase_if(places, [&](const Place& place) { return place.document == document; });
+    }
+    list_runs(document);
+    const auto at = std::lower_bound(shared_.begin(), shared_.end(), document);
+    const bool was_shared = at != shared_.end() && *at == document;
+    const bool is_shared = !documents_[document].loads.empty();
+    if (is_shared && !was_shared) shared_.insert(at, document);
+    if (was_shared && !is_shared) shared_.erase(at);
+  }
+
+  // What nodes send and receive of a document, in the order in which they first have rows of it.
+  void find_loads(Document& document) {
+    document.loads.clear();
+    const std::vector<NodeRun>& runs = document.runs;
+    if (runs.size() < 2) return;
+    for (const NodeRun& run : runs) {
+      int& load = load_of_[static_cast<size_t>(run.node)];
+      if (load >= 0) continue;
+      load = static_cast<int>(document.loads.size());
+      document.loads.push_back({run.node, 0, 0});
+    }
+    for (NodeLoad& load : document.loads) {
+      keys_.clear();
+      for (const NodeRun& run : runs) {
+        if (run.node != load.node) continue;
+        const AttnSlice part = cut_rows(document.slice, run.rows);
+        if (!part.k_range.empty()) append_range(keys_, part.k_range);
       }
-      return loads.emplace_back(NodeLoad{node, 0, 0});
-    };
-    std::vector<Range> keys;
-    for (size_t i = 0; i < document.runs.size(); ++i) {
-      const int node = document.runs[i].node;
-      const auto same = [&](const NodeRun& run) { return run.node == node; };
-      if (std::any_of(document.runs.begin(), document.runs.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
-      keys.clear();
-      for (size_t k = i; k < document.runs.size(); ++k) {
-        if (!same(document.runs[k])) continue;
-        const AttnSlice part = cut_rows(document.slice, document.runs[k].rows);
-        if (!part.k_range.empty()) append_range(keys, part.k_range);
-      }
-      join_ranges(keys);
-      for (const Range& range : keys) {
-        for (const NodeRun& run : document.runs) {
+      join_ranges(keys_);
+      for (const Range& range : keys_) {
+        for (const NodeRun& run : runs) {
+          if (run.rows.begin >= range.end) break;
           const int64_t num_rows = intersect(range, run.rows).size();
-          if (num_rows == 0 || run.node == node) continue;
-          load_of(node).received += num_rows;
-          load_of(run.node).sent += num_rows;
+          if (num_rows <= 0 || run.node == load.node) continue;
+          load.received += num_rows;
+          document.loads[static_cast<size_t>(load_of_[static_cast<size_t>(run.node)])].sent += num_rows;
         }
       }
     }
-    return loads;
+    for (const NodeLoad& load : document.loads) load_of_[static_cast<size_t>(load.node)] = -1;
+    std::erase_if(document.loads, [](const NodeLoad& load) { return load.sent == 0 && load.received == 0; });
   }
 
   void count(const std::vector<NodeLoad>& loads, int sign) {
     for (const NodeLoad& load : loads) {
-      sent_[static_cast<size_t>(load.node)] += sign * load.sent;
-      received_[static_cast<size_t>(load.node)] += sign * load.received;
+      const auto node = static_cast<size_t>(load.node);
+      sent_[node] += sign * load.sent;
+      received_[node] += sign * load.received;
+      price_of_[node] = price(sent_[node]) + price(received_[node]);
     }
   }
 
@@ -160,19 +175,14 @@ class EvenNodes {
     const double thousands = static_cast<double>(load) * 1e-3;
     return thousands * thousands * thousands * thousands;
   }
-  double price_of(size_t node) const { return price(sent_[node]) + price(received_[node]); }
-  double total() const {
-    double sum = 0;
-    for (size_t node = 0; node < num_nodes_; ++node) sum += price_of(node);
-    return sum;
-  }
+  double total() const { return std::accumulate(price_of_.begin(), price_of_.end(), 0.0); }
 
   // Rows of the node with the largest load, of a document that has part in it, to another node; and others back.
   bool propose() {
     moves_.clear();
     size_t from = 0;
     for (size_t node = 1; node < num_nodes_; ++node) {
-      if (price_of(node) > price_of(from)) from = node;
+      if (price_of_[node] > price_of_[from]) from = node;
     }
     if (random_below(4) == 0) from = random_below(num_nodes_);
     const bool sends = sent_[from] > received_[from];
@@ -268,22 +278,27 @@ class EvenNodes {
   // Makes moves_, and takes them back unless they are better.
   void try_moves() {
     const double before = total();
-    std::vector<std::pair<size_t, Document>> old;
+    num_old_ = 0;
     for (const Move& move : moves_) {
+      const auto last = old_.begin() + static_cast<std::ptrdiff_t>(num_old_);
       const auto is_kept = [&](const auto& entry) { return entry.first == move.document; };
-      if (std::none_of(old.begin(), old.end(), is_kept)) old.push_back({move.document, documents_[move.document]});
+      if (std::none_of(old_.begin(), last, is_kept)) {
+        if (num_old_ == old_.size()) old_.emplace_back();
+        old_[num_old_++] = {move.document, documents_[move.document]};
+      }
       give(documents_[move.document].runs, move.rows, move.to);
     }
+    const std::span<std::pair<size_t, Document>> old(old_.data(), num_old_);
     for (const auto& [index, document] : old) {
       count(document.loads, -1);
-      documents_[index].loads = loads_of(documents_[index]);
+      find_loads(documents_[index]);
       count(documents_[index].loads, 1);
     }
     if (total() >= before) {
       for (auto& [index, document] : old) {
         count(documents_[index].loads, -1);
         count(document.loads, 1);
-        documents_[index] = std::move(document);
+        std::swap(documents_[index], document);
       }
       return;
     }
@@ -291,11 +306,12 @@ class EvenNodes {
     for (const Move& move : moves_) gained += move.to == moves_[0].to ? area(move.rows) : -area(move.rows);
     area_of_[static_cast<size_t>(moves_[0].to)] += gained;
     area_of_[static_cast<size_t>(moves_[1].to)] -= gained;
-    list_runs();
+    for (const auto& [index, document] : old) relist(index, document.runs);
   }
 
-  static void give(std::vector<NodeRun>& runs, const Range& rows, int node) {
-    std::vector<NodeRun> result;
+  void give(std::vector<NodeRun>& runs, const Range& rows, int node) {
+    std::vector<NodeRun>& result = given_;
+    result.clear();
     const auto add = [&](const Range& part, int owner) {
       if (part.empty()) return;
       if (!result.empty() && result.back().node == owner) {
@@ -309,7 +325,7 @@ class EvenNodes {
       add(intersect(run.rows, rows), node);
       add({std::max(run.rows.begin, rows.end), run.rows.end}, run.node);
     }
-    runs = std::move(result);
+    std::swap(runs, result);
   }
 
   uint64_t random() {
@@ -325,11 +341,19 @@ class EvenNodes {
   const RowAreas areas_;
   const double limit_;
   std::vector<Document> documents_;
-  std::vector<int64_t> sent_, received_, area_of_;
+  std::vector<int64_t> sent_, received_;
+  std::vector<double> price_of_;  // of both
+  std::vector<int64_t> area_of_;
   std::vector<std::vector<Place>> runs_of_;
-  std::vector<size_t> shared_;  // documents on several nodes
+  std::vector<size_t> shared_;  // documents on several nodes, in order
   std::vector<Move> moves_;
   uint64_t state_ = 1;
+  // Kept from trial to trial, for their memory.
+  std::vector<std::pair<size_t, Document>> old_;  // documents before moves_
+  size_t num_old_ = 0;
+  std::vector<NodeRun> given_;
+  std::vector<Range> keys_;
+  std::vector<int> load_of_;  // of nodes in a document; -1 between
 };
 
 }  // namespace

@@ -53,40 +53,46 @@ std::vector<int64_t> ends_of_parts(const std::vector<NodePiece>& pieces, int64_t
   return ends;
 }
 
-// Names the stages of one pass; segments that `takes` refuses keep theirs.
+// Names the stages of one pass of rank `r`, whose node's parts end at `ends`, cutting segments where parts end.
+// Segments that `takes` refuses keep theirs.
+template <class Takes>
+void name_stages(std::span<const KvSegment> segments, int r, const NodeShape& nodes, const std::vector<int64_t>& ends,
+                 int first_stage, AttnPass pass, const Takes& takes, std::vector<KvSegment>& result) {
+  result.clear();
+  size_t part = 0;
+  for (KvSegment rest : segments) {
+    if (rest.owner == r || !takes(rest)) {
+      result.push_back(rest);
+      continue;
+    }
+    if (nodes.same_node(rest.owner, r) || ends.empty()) {
+      stage_of(rest, pass) = 1;
+      result.push_back(rest);
+      continue;
+    }
+    while (part + 1 < ends.size() && ends[part] <= rest.global.begin) ++part;
+    for (; part + 1 < ends.size() && ends[part] < rest.global.end; ++part) {
+      KvSegment head = rest;
+      head.global.end = ends[part];
+      stage_of(head, pass) = first_stage + static_cast<int>(part);
+      const int64_t num_rows = head.global.size();
+      rest.global.begin += num_rows;
+      rest.row += num_rows;
+      rest.owner_row += num_rows;
+      result.push_back(head);
+    }
+    stage_of(rest, pass) = first_stage + static_cast<int>(part);
+    result.push_back(rest);
+  }
+}
+
 template <class Takes>
 void assign_parts(std::vector<RankPlan>& ranks, const NodeShape& nodes, const std::vector<std::vector<int64_t>>& ends,
                   int first_stage, AttnPass pass, const Takes& takes) {
   std::vector<KvSegment> result;
   for (int r = 0; r < nodes.cp_size; ++r) {
-    const std::vector<int64_t>& of_node = ends[static_cast<size_t>(nodes.node_of(r))];
     std::vector<KvSegment>& segments = ranks[static_cast<size_t>(r)].segments;
-    result.clear();
-    size_t part = 0;
-    for (KvSegment rest : segments) {
-      if (rest.owner == r || !takes(rest)) {
-        result.push_back(rest);
-        continue;
-      }
-      if (nodes.same_node(rest.owner, r) || of_node.empty()) {
-        stage_of(rest, pass) = 1;
-        result.push_back(rest);
-        continue;
-      }
-      while (part + 1 < of_node.size() && of_node[part] <= rest.global.begin) ++part;
-      for (; part + 1 < of_node.size() && of_node[part] < rest.global.end; ++part) {
-        KvSegment head = rest;
-        head.global.end = of_node[part];
-        stage_of(head, pass) = first_stage + static_cast<int>(part);
-        const int64_t num_rows = head.global.size();
-        rest.global.begin += num_rows;
-        rest.row += num_rows;
-        rest.owner_row += num_rows;
-        result.push_back(head);
-      }
-      stage_of(rest, pass) = first_stage + static_cast<int>(part);
-      result.push_back(rest);
-    }
+    name_stages(segments, r, nodes, ends[static_cast<size_t>(nodes.node_of(r))], first_stage, pass, takes, result);
     segments = result;
   }
 }
@@ -133,6 +139,12 @@ std::vector<std::vector<int64_t>> part_ends(const NodeRows& rows, int num_stages
   return ends;
 }
 
+void forward_stages_in_parts(std::span<const KvSegment> segments, int self, const NodeShape& nodes,
+                             const std::vector<int64_t>& ends, std::vector<KvSegment>& result) {
+  const auto any = [](const KvSegment&) { return true; };
+  name_stages(segments, self, nodes, ends, 2, AttnPass::kForward, any, result);
+}
+
 StagedNodeRows by_parts(const NodeRows& rows, const std::vector<std::vector<int64_t>>& ends, int num_stages) {
   StagedNodeRows staged(static_cast<size_t>(num_stages), NodeRows(rows.size()));
   for (size_t n = 0; n < rows.size(); ++n) {
@@ -176,17 +188,12 @@ NodeRows node_rows(const std::vector<RankPlan>& ranks, const NodeShape& nodes) {
   return rows;
 }
 
-void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const StageCounts& counts,
-                   bool keep_remote_kv) {
+void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const NodeRows& rows,
+                   const StageCounts& counts, bool keep_remote_kv) {
   if (nodes.num_nodes() == 1) {
     for (int r = 0; r < nodes.cp_size; ++r) assign_stages(ranks[static_cast<size_t>(r)], r, counts, keep_remote_kv);
     return;
   }
-  assign_stages(ranks, nodes, node_rows(ranks, nodes), counts, keep_remote_kv);
-}
-
-void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const NodeRows& rows,
-                   const StageCounts& counts, bool keep_remote_kv) {
   const std::vector<std::vector<int64_t>> forward = part_ends(rows, counts.forward);
   const auto any = [](const KvSegment&) { return true; };
   if (counts.forward > 0) assign_parts(ranks, nodes, forward, 2, AttnPass::kForward, any);
@@ -228,7 +235,14 @@ StagedNodeRows by_stage(const NodeRows& rows, const std::vector<RankPlan>& ranks
     for (int rail = 0; rail < nodes.ranks_per_node; ++rail) {
       const int r = nodes.rank(node, rail);
       for (const KvSegment& segment : ranks[static_cast<size_t>(r)].segments) {
-        if (!nodes.same_node(segment.owner, r)) parts.push_back({segment.global, stage_of(segment, pass)});
+        if (nodes.same_node(segment.owner, r)) continue;
+        const int stage = stage_of(segment, pass);
+        const size_t first = ends.empty() ? 0 : ends.back();
+        if (parts.size() > first && parts.back().rows.end == segment.global.begin && parts.back().stage == stage) {
+          parts.back().rows.end = segment.global.end;
+        } else {
+          parts.push_back({segment.global, stage});
+        }
       }
       ends.push_back(parts.size());
     }

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "plan/nodes/node_rows.hpp"
@@ -17,10 +18,8 @@
 
 namespace tangram {
 
-/// assign_stages of all ranks (stages.hpp), over one node or several.
-void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const StageCounts& counts,
-                   bool keep_remote_kv);
-/// The same over several nodes, where node_rows of the ranks are at hand, on rails of their owners.
+/// assign_stages of all ranks (stages.hpp), over one node or several. `rows`: node_rows of the ranks, on rails of their
+/// owners; they are not looked at where there is one node.
 void assign_stages(std::vector<RankPlan>& ranks, const NodeShape& nodes, const NodeRows& rows,
                    const StageCounts& counts, bool keep_remote_kv);
 
@@ -34,6 +33,9 @@ StagedNodeRows by_stage(const NodeRows& rows, const std::vector<RankPlan>& ranks
 /// Where the parts of the rows that cross end that `num_stages` remote stages bring, as global rows: [nodes][parts],
 /// none with one stage, which brings them all.
 std::vector<std::vector<int64_t>> part_ends(const NodeRows& rows, int num_stages);
+/// Segments of rank `self` with the forward stages that parts with these `ends` of its node make.
+void forward_stages_in_parts(std::span<const KvSegment> segments, int self, const NodeShape& nodes,
+                             const std::vector<int64_t>& ends, std::vector<KvSegment>& result);
 /// `rows` by the stage of their parts.
 StagedNodeRows by_parts(const NodeRows& rows, const std::vector<std::vector<int64_t>>& ends, int num_stages);
 

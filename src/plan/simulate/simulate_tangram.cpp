@@ -105,7 +105,9 @@ struct TangramSim {
     const bool is_given = input.config.overlap.num_stages_bwd > 0;
     if (is_given || !any_remote() || input.config.reduce_dtype == DType::kFloat32) return played;
     if (input.cp_size() > kMaxPlannedRanks) return played;
-    return choose_stage_counts(input.config, make_rank_plans(input.mask, q_dispatch, k_dispatch)).backward;
+    const std::vector<RankPlan> ranks = make_rank_plans(input.mask, q_dispatch, k_dispatch);
+    const Crossing crossing = crossing_of(input.config, ranks, owned_runs(k_dispatch));
+    return choose_stage_counts(input.config, ranks, crossing).backward;
   }
 
   void count(StrategyPrediction& prediction, KvSketch sketch) const {

@@ -72,10 +72,29 @@ def check_tcp():
     check_step(None)
 
 
+def check_plans():
+    """On host memory each rank fetches for itself, so plans know no nodes. On GPUs they do, alike on all ranks."""
+    group = torch_group(None)
+    mask = tangram.Mask.varlen([0, 700, 1100, 1900, 4096], causal=True)
+    flat = tangram.mask_key(mask, HEADS, HEADS, DIM)
+    assert flat.plan.config.cost.ranks_per_node == 0
+    group.is_on_gpus = True
+    key = tangram.mask_key(mask, HEADS, HEADS, DIM)
+    assert key is not flat and key.plan.config.cost.ranks_per_node == 2
+    same = tangram.plan(mask, 4, config=key.plan.config)
+    ranks_of_rows = tuple(key.plan.q_dispatch.rank_of_chunk)
+    assert tuple(same.q_dispatch.rank_of_chunk) == ranks_of_rows
+    one_node = tangram.DistAttnConfig(cost=tangram.CostModel(ranks_per_node=4))
+    assert tangram.mask_key(mask, HEADS, HEADS, DIM, dist_attn_config=one_node).plan.config.cost.ranks_per_node == 4
+    check_step(None)
+    print(f"rank {RANK} planned {hash(ranks_of_rows)}", flush=True)
+
+
 dist.init_process_group("gloo")
 {
     "order": check_order,
     "mesh": check_mesh,
+    "plans": check_plans,
     "rows": check_rows_of_a_mesh_that_are_nodes,
     "tcp": check_tcp,
 }[sys.argv[1]]()
