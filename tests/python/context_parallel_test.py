@@ -42,7 +42,7 @@ def parallel(family="llama", **changes):
 
 def test_losses_and_gradients_are_those_of_one_process():
     cases = [f"{family}:{layout}" for family in FAMILIES for layout in LAYOUTS] if LONG else SAMPLE
-    run_script(SCRIPT, *cases, "masks", "generate", "checkpointing", "embeddings", "refusals", ranks=2)
+    run_script(SCRIPT, *cases, "masks", "generate", "checkpointing", "embeddings", "fsdp", "refusals", ranks=2)
 
 
 @pytest.mark.parametrize(

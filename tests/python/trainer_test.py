@@ -29,6 +29,8 @@ CASES = [
     "trainer qwen3 padded_left",
     "trainer llama4 packed",
     "trainer gpt_oss padded_right",
+    "accelerate mistral flattened",
+    "accelerate qwen2 padded_right",
     "trl qwen3 flattened accumulate",
     "trl mistral padded_right",
     "trl gemma2 padded_right",

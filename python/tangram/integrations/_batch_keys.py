@@ -142,6 +142,8 @@ class BatchKeys:
         from .._rows import get_position_ids
 
         rows = get_position_ids(self.key, device=self.batch.positions.device)
+        right: Tensor
+        made: Tensor
         right, made = (
             torch.log1p(torch.floor((x.float() + 1.0) / module.floor_scale)) * module.attn_scale + 1.0
             for x in (rows % self.batch.length, torch.arange(len(rows), device=rows.device))

@@ -62,7 +62,8 @@ def layer_mask(call: LayerCall, given: Any) -> Mask:
     if given is not None:
         return caller_layer_mask(call, given)
     _refuse_dispatched_rows(call)
-    return model_layer_mask(call)
+    mask: Mask = model_layer_mask(call)
+    return mask
 
 
 @torch.compiler.disable  # type: ignore[misc]

@@ -12,9 +12,11 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from accelerate import Accelerator
+from accelerate import Accelerator  # type: ignore[import-untyped,import-not-found,unused-ignore]
 from accelerate import parallelism_config as _theirs
-from accelerate.utils import DistributedType
+from accelerate.utils import (  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    DistributedType,
+)
 
 from ..errors import InvalidArgument
 from ._context_parallel import context_parallel
@@ -27,7 +29,7 @@ for _package in ("accelerate", "trl"):
 
 
 @dataclass
-class ParallelismConfig(_theirs.ParallelismConfig):
+class ParallelismConfig(_theirs.ParallelismConfig):  # type: ignore[misc]
     """Accelerate's, with cp_backend="tangram": masks, windows and packed documents keep their meaning over ranks.
 
     The arguments are those of accelerate.ParallelismConfig. Ranks of the cp dimension get the same batch, and the model
@@ -36,6 +38,8 @@ class ParallelismConfig(_theirs.ParallelismConfig):
 
     Raises InvalidArgument for another cp_backend, tp_size or sp_size beside cp_size.
     """
+
+    cp_backend: str | None = None
 
     def __post_init__(self) -> None:
         if self.cp_backend not in (None, "tangram"):

@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tangram  # noqa: E402
@@ -92,6 +93,23 @@ def check_checkpointing():
     model(**batch).loss.backward()
     expected_loss(alone, "gemma2", "packed", batch).backward()
     assert_same_gradients(model, gradients(alone))
+
+
+def check_fsdp():
+    """Sharded after context_parallel, as Accelerate does: FSDP averages gradients."""
+    model, alone = context_parallel(model_of("qwen3")), model_of("qwen3")
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    batch = batch_of("padded_right")
+    loss = model(**batch).loss
+    loss.backward()
+    expected = expected_loss(alone, "qwen3", "padded_right", batch)
+    expected.backward()
+    torch.testing.assert_close(averaged(loss), expected.detach(), rtol=1e-5, atol=1e-6)
+    for (name, parameter), wanted in zip(model.named_parameters(), alone.parameters(), strict=True):
+        ours = parameter.grad.full_tensor()
+        torch.testing.assert_close(ours, wanted.grad, rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
 
 
 def check_embeddings():

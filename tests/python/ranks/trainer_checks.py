@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trains with Trainer, or with TRL's SFTTrainer, and writes what came out: in one process without Tangram, over ranks
+"""Trains with Trainer, TRL's SFTTrainer or Accelerate, and writes what came out: in one process without Tangram, over ranks
 with it. Arguments: OUT, TRAINER, FAMILY, LAYOUT, and any of OPTIONS. trainer_test.py compares."""
 
 from __future__ import annotations
@@ -161,27 +161,57 @@ def check_refusals():
     torch.distributed.destroy_process_group()
 
 
+def accelerate_loop(family, layout, gradients):
+    """A loop of one's own, whose loss is the mean over its batch."""
+    from accelerate import Accelerator
+
+    parallel = {}
+    if WORLD > 1:
+        from tangram.integrations.accelerate import ParallelismConfig
+
+        parallel = {"parallelism_config": ParallelismConfig(cp_size=WORLD)}
+    accelerator = Accelerator(cpu=True, **parallel)
+    model = model_of(family)
+    if WORLD == 1:
+        model.set_attn_implementation("eager")
+    loader = torch.utils.data.DataLoader(documents(24, 3), batch_size=3, collate_fn=collator_of(layout))
+    model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.3), loader)
+    losses = []
+    for _, batch in zip(range(3), loader, strict=False):
+        loss = model(**batch, use_cache=False).loss
+        accelerator.backward(loss)
+        gradients.on_pre_optimizer_step(None, None, None, model)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(accelerator.reduce(loss.detach(), "mean").item())
+    return accelerator, model, [{"loss": loss} for loss in losses]
+
+
 def main():
     if sys.argv[1:] == ["refusals"]:
         check_refusals()
         return
     out, kind, family, layout, *options = sys.argv[1:]
     gradients = Gradients()
+    evaluated = []
     with tempfile.TemporaryDirectory() as folder:
-        trainer = trainer_of(kind, family, layout, options, folder, callbacks=[gradients])
-        before = trainer.evaluate()["eval_loss"]
-        trainer.train()
-        after = trainer.evaluate()["eval_loss"]
-    model = trainer.accelerator.unwrap_model(trainer.model)
+        if kind == "accelerate":
+            accelerator, model, history = accelerate_loop(family, layout, gradients)
+        else:
+            trainer = trainer_of(kind, family, layout, options, folder, callbacks=[gradients])
+            evaluated.append(trainer.evaluate()["eval_loss"])
+            trainer.train()
+            evaluated.append(trainer.evaluate()["eval_loss"])
+            accelerator, model, history = trainer.accelerator, trainer.model, trainer.state.log_history
+    model = accelerator.unwrap_model(model)
     prompt = torch.tensor([[5, 6, 7, 8]])
     text = model.eval().generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=6, do_sample=False)
-    if trainer.accelerator.is_main_process:
-        history = trainer.state.log_history
+    if accelerator.is_main_process:
         torch.save(
             {
                 "loss": [entry["loss"] for entry in history if "loss" in entry],
                 "grad_norm": [entry["grad_norm"] for entry in history if "grad_norm" in entry],
-                "eval_loss": [before, after],
+                "eval_loss": evaluated,
                 "gradients": gradients.steps,
                 "text": text,
             },
