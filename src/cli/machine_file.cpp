@@ -49,7 +49,9 @@ class Reader {
             number);
     return number;
   }
-  int64_t whole(const char* key, int64_t max) const { return whole_number(at(key), what_, key, 1, max); }
+  int64_t whole(const char* key, int64_t max, int64_t min = 1) const {
+    return whole_number(at(key), what_, key, min, max);
+  }
   int count(const char* key) const { return static_cast<int>(whole(key, 1 << 20)); }
   bool has(const char* key) const { return object_.contains(key); }
   bool flag(const char* key) const {
@@ -114,7 +116,8 @@ KernelEntry parse_kernel_entry(const Json& object, const std::string& what) {
 
 LinkEntry parse_link_entry(const Json& object, const std::string& what) {
   constexpr std::string_view kKeys[] = {"transport",   "scope",     "engine",       "source",
-                                        "bytes_per_s", "latency_s", "comm_workers", "worker_link_bytes_per_s"};
+                                        "bytes_per_s", "latency_s", "comm_workers", "worker_link_bytes_per_s",
+                                        "sms",         "nics",      "spine"};
   const Reader reader(object, what, kKeys);
   LinkEntry entry;
   entry.transport = reader.text("transport");
@@ -128,6 +131,14 @@ LinkEntry parse_link_entry(const Json& object, const std::string& what) {
     entry.comm_workers = reader.count("comm_workers");
     entry.worker_link_bytes_per_s = reader.number("worker_link_bytes_per_s", 1);
   }
+  for (const char* key : {"sms", "nics", "spine"}) {
+    require(entry.between_nodes || !reader.has(key), "{}: '{}' is of links between nodes (got scope '{}')", what, key,
+            scope);
+  }
+  if (reader.has("sms")) entry.sms = static_cast<int>(reader.whole("sms", 1 << 16, 0));
+  if (reader.has("nics")) entry.nics_per_node = static_cast<int>(reader.whole("nics", 1 << 16, 0));
+  if (reader.has("spine")) entry.spine = reader.number("spine");
+  require(entry.spine > 0 && entry.spine <= 1, "{}: 'spine' must lie in (0, 1] (got {})", what, entry.spine);
   return entry;
 }
 
@@ -213,6 +224,11 @@ std::string machine_file_to_json(const MachineFile& file) {
       link["comm_workers"] = entry.comm_workers;
       link["worker_link_bytes_per_s"] = entry.worker_link_bytes_per_s;
     }
+    if (entry.between_nodes) {
+      link["sms"] = entry.sms;
+      link["nics"] = entry.nics_per_node;
+      link["spine"] = entry.spine;
+    }
     links.push_back(std::move(link));
   }
   const Json json = {{"format", kFormat},
@@ -296,6 +312,11 @@ MachineModel choose_machine(const MachineFile& file, const MachineChoice& choice
   // A machine of which no network is known is one node.
   machine.ranks_per_node = between != nullptr ? file.ranks_per_node : std::numeric_limits<int>::max() / 2;
   machine.between = between != nullptr ? between->link : inside->link;
+  if (between != nullptr) {
+    machine.between_sms = between->sms;
+    machine.nics_per_node = between->nics_per_node;
+    machine.spine = between->spine;
+  }
   machine.stage_overhead_s = file.stage_overhead_s;
   machine.memory_bytes_per_s = file.memory_bytes_per_s;
   machine.memory_bytes = file.memory_bytes;

@@ -35,6 +35,10 @@ struct LinkEntry {
   LinkModel link;
   int comm_workers = 0;                ///< with CommEngine::kWorkers
   double worker_link_bytes_per_s = 0;  ///< likewise
+  // Between nodes; files may leave them out.
+  int sms = MachineModel().between_sms;  ///< workers that transfers take from kernels
+  int nics_per_node = 0;                 ///< network cards that ranks of a node share; 0: one for each
+  double spine = 1;                      ///< what the network carries of all cards at once, in (0, 1]
 };
 
 struct MachineFile {

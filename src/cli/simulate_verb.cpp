@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ struct SimulateVerbOptions {
   int64_t ranks_per_node = -1;
   std::string nodes;
   int64_t nics = 0;
-  double spine = 1;
+  std::optional<double> spine;  // as the machine has it
   bool json = false;
   bool csv = false;
   std::string html;
@@ -124,11 +125,11 @@ MachineModel machine_of(const SimulateVerbOptions& options, const HeadConfig& he
     machine.devices_per_node = static_cast<int>(options.ranks_per_node);
   }
   const bool is_one_node = machine.ranks_per_node > 1 << 16;
-  require(!is_one_node || (options.nodes.empty() && options.nics == 0 && options.spine == 1),
+  require(!is_one_node || (options.nodes.empty() && options.nics == 0 && !options.spine),
           "--nodes, --nics, --spine: the machine has one node; give --ranks-per-node, or a machine with a network");
-  machine.nics_per_node = static_cast<int>(options.nics);
-  require(options.spine > 0 && options.spine <= 1, "--spine: must lie in (0, 1] (got {})", options.spine);
-  machine.spine = options.spine;
+  if (options.nics > 0) machine.nics_per_node = static_cast<int>(options.nics);
+  if (options.spine) machine.spine = *options.spine;
+  require(machine.spine > 0 && machine.spine <= 1, "--spine: must lie in (0, 1] (got {})", machine.spine);
   return machine;
 }
 
@@ -396,12 +397,14 @@ Verb add_simulate_verb(CLI::App& app) {
       ->excludes(verb->get_option("--cp-size"))
       ->group(group);
   require_whole_number(
-      *verb->add_option("--nics", options->nics, "network cards of a node, shared by its ranks (default: one for each)")
+      *verb->add_option("--nics", options->nics,
+                        "network cards of a node, shared by its ranks (default: the machine's, else one for each)")
            ->type_name("N")
            ->group(group),
       1, 1 << 16);
   verb->add_option("--spine", options->spine,
-                   "what the network carries between nodes at once, as a share of all cards' rates (default 1)")
+                   "what the network carries between nodes at once, as a share of all cards' rates (default: the "
+                   "machine's, else 1)")
       ->type_name("SHARE")
       ->group(group);
   verb->add_flag("--json", options->json, "print JSON instead of text")->group("Output");

@@ -155,5 +155,59 @@ TEST(GpuMeasurement, OfOneGpuSaysNothingOfNodes) {
   EXPECT_EQ(file.memory_bytes_per_s, 1e12);
 }
 
+TEST(MachineFileOfNodes, KeepsWhatTransfersBetweenNodesTake) {
+  MachineFile file = builtin_machine_file();
+  LinkEntry& network = file.links.back();
+  ASSERT_TRUE(network.between_nodes);
+  network.link = {25e9, 20e-6};
+  network.sms = 0;
+  network.nics_per_node = 2;
+  network.spine = 0.5;
+  const std::string json = machine_file_to_json(file);
+  const MachineFile read = parse_machine_file(json, "file");
+  EXPECT_EQ(machine_file_to_json(read), json);
+  const MachineModel machine = choose_machine(read, {}, {}, "file");
+  EXPECT_EQ(machine.between.bytes_per_s, 25e9);
+  EXPECT_EQ(machine.between.latency_s, 20e-6);
+  EXPECT_EQ(machine.between_sms, 0);
+  EXPECT_EQ(machine.nics_per_node, 2);
+  EXPECT_EQ(machine.spine, 0.5);
+}
+
+TEST(MachineFileOfNodes, FilesWithoutTheseKeysHaveTheDefaults) {
+  std::string json = machine_file_to_json(builtin_machine_file());
+  for (const char* key : {"\"nics\"", "\"sms\"", "\"spine\""}) {
+    const size_t at = json.find(key);
+    ASSERT_NE(at, std::string::npos) << key;
+    // The line, and the comma of the one before where it is the last of its object.
+    const size_t begin = json.rfind('\n', at), end = json.find('\n', at);
+    json.erase(begin, end - begin);
+  }
+  const size_t comma = json.find_last_not_of(" \n}", json.find('}', json.find("\"network\"")) + 1);
+  if (comma != std::string::npos && json[comma] == ',') json.erase(comma, 1);
+  const MachineModel machine = choose_machine(parse_machine_file(json, "file"), {}, {}, "file"), known;
+  EXPECT_EQ(machine.between_sms, known.between_sms);
+  EXPECT_EQ(machine.nics_per_node, 0);
+  EXPECT_EQ(machine.spine, 1);
+}
+
+TEST(MachineFileOfNodes, RefusesKeysThatCannotBe) {
+  const std::string json = machine_file_to_json(builtin_machine_file());
+  const auto message_with = [&](const std::string& from, const std::string& to) {
+    std::string text = json;
+    text.replace(text.find(from), from.size(), to);
+    try {
+      parse_machine_file(text, "file");
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message_with("\"spine\": 1.0", "\"spine\": 0").find("'spine' must lie in (0, 1] (got 0)"),
+            std::string::npos);
+  EXPECT_NE(message_with("\"scope\": \"between\"", "\"scope\": \"inside\"").find("is of links between nodes"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tangram::cli
