@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trains with Trainer, TRL's SFTTrainer or Accelerate, and writes what came out: in one process without Tangram, over ranks
-with it. Arguments: OUT, TRAINER, FAMILY, LAYOUT, and any of OPTIONS. trainer_test.py compares."""
+"""Trains with Trainer, TRL's SFTTrainer or Accelerate, and writes what came out: in one process without Tangram, over
+ranks with it. Arguments: OUT, TRAINER, FAMILY, LAYOUT, and any of OPTIONS. trainer_test.py compares."""
 
 from __future__ import annotations
 
