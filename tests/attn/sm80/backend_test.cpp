@@ -109,7 +109,9 @@ void expect_agrees(const RandomConfig& config, const std::vector<AttnSlice>& sli
     test::wait_for_device();
     if (deterministic) {
       const std::vector<char> bytes = device.output_bytes();
-      if (!first.empty()) EXPECT_EQ(bytes, first);
+      if (!first.empty()) {
+        EXPECT_EQ(bytes, first);
+      }
       first = bytes;
     }
     device.fetch();
