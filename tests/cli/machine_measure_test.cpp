@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What `tangram doctor --measure` makes of times: these come from known constants.
+#include "tangram/error.hpp"
 #include "cli/measure/machine_measure.hpp"
 
 #include <gmock/gmock.h>
