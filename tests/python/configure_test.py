@@ -94,7 +94,7 @@ def test_variables_are_what_is_left_open():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"backend": "sm80"}, r"backend must be None or one of .*cpu.*\(got backend='sm80'\)"),
+        ({"backend": "sm70"}, r"backend must be None or one of .*cpu.*\(got backend='sm70'\)"),
         ({"deterministic": 1}, r"deterministic must be of type bool \(got deterministic=1\)"),
         ({"timeout_s": "soon"}, r"timeout_s must be of type int or float \(got timeout_s='soon'\)"),
         ({"timeout_s": 0}, r"timeout_s must be seconds in .*\(got timeout_s=0\)"),

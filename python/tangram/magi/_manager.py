@@ -14,7 +14,7 @@ from .._runtime_key import KEYS_PER_GROUP, Side, cache_of
 from .._torch_group import device_of_group, known_groups, ranks_of
 from ..errors import InvalidArgument
 from ..flex import AttnForwardMeta
-from . import _api
+from ._api import calc_attn, dispatch, require_one_source, roll, undispatch
 from ._config import DistAttnConfig
 from ._enums import AttnMaskType, AttnRole
 from ._helpers import pad_at_dim
@@ -77,11 +77,11 @@ class DistAttnRuntimeMgr:
     def dispatch_qo(self, q_or_o: Tensor) -> Tensor:
         """This rank's rows of a tensor of all rows, with or without the padding's."""
         padded = self.key.pad_size > 0 and q_or_o.shape[0] == self.key.total_seqlen_q
-        return _api.dispatch(q_or_o[: -self.key.pad_size] if padded else q_or_o, self.key)
+        return dispatch(q_or_o[: -self.key.pad_size] if padded else q_or_o, self.key)
 
     def undispatch_qo(self, q_or_o: Tensor, is_partial_grad: bool = False) -> Tensor:
         """All rows on every rank. Collective."""
-        whole = _api.undispatch(q_or_o, self.key, is_partial_grad)
+        whole = undispatch(q_or_o, self.key, is_partial_grad)
         return pad_at_dim(whole, 0, self.key.pad_size) if self.key.pad_size > 0 else whole
 
     def dispatch_kv(self, k_or_v: Tensor) -> Tensor:
@@ -94,11 +94,11 @@ class DistAttnRuntimeMgr:
 
     def roll(self, x: Tensor, shift: int, dim: int) -> Tensor:
         """See roll."""
-        return _api.roll(x, shift, dim, self.key)
+        return roll(x, shift, dim, self.key)
 
     def roll_simple(self, x: Tensor, shift: int, dim: int) -> Tensor:
         """See roll."""
-        return _api.roll(x, shift, dim, self.key)
+        return roll(x, shift, dim, self.key)
 
     def calc_attn(
         self,
@@ -111,7 +111,7 @@ class DistAttnRuntimeMgr:
         return_max_logits: bool = False,
     ) -> tuple[Tensor, AttnForwardMeta]:
         """See calc_attn. Collective."""
-        return _api.calc_attn(q, k, v, self.key, sink, softmax_scale, softcap, return_max_logits)
+        return calc_attn(q, k, v, self.key, sink, softmax_scale, softcap, return_max_logits)
 
     def get_position_ids(self, attn_role: AttnRole = AttnRole.QUERY) -> Tensor:
         """See get_position_ids; keys have those of queries."""
@@ -256,7 +256,7 @@ def init_dist_attn_runtime_mgr(
                 f"{name}: {each} must be None, make_flex_key_for_new_mask_after_dispatch makes a key over rows that "
                 f"are sharded already (got {type(value).__name__})"
             )
-    _api.require_one_source(name, locals())
+    require_one_source(name, locals())
     typed = typed_mask(name, (q_ranges, k_ranges), attn_mask_type, (total_seqlen_q, total_seqlen_k))
     heads = (num_heads_q, num_heads_kv, head_dim, head_dim_v)
     group = cp_group if cp_mesh is None else cp_mesh
