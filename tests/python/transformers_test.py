@@ -233,12 +233,12 @@ def test_it_is_our_attention_that_runs(monkeypatch):
     model, _ = model_of("llama")
     model.set_attn_implementation("tangram")
     calls = []
-    real = tangram.integrations.transformers.flex_flash_attn_func
+    real = tangram.integrations._attention.flex_flash_attn_func
 
     def counted(*args, **kwargs):
         calls.append(args[0].shape)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(tangram.integrations.transformers, "flex_flash_attn_func", counted)
+    monkeypatch.setattr(tangram.integrations._attention, "flex_flash_attn_func", counted)
     model(input_ids=tokens())
     assert calls == [(LENGTH, 4, 16)] * 2

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .._core import DistAttnConfig
 from ..errors import InvalidArgument
+from ._attention import NAME as IMPLEMENTATION
+from ._attention import register
 from ._batch_arguments import Arguments, arguments_of
 from ._batch_keys import NAME, Batch, BatchKeys, heads_of_config
 from ._positions import WholePositions
@@ -75,8 +77,6 @@ def context_parallel(model: Any, cp_group_or_mesh: Any = None, *, needs_labels: 
             tensors whose rows are not known.
     """
     from .._torch_group import torch_group
-    from .transformers import NAME as IMPLEMENTATION
-    from .transformers import register
 
     register()
     _check_model(model)
