@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What `tangram doctor --measure` makes of times: these come from known constants.
-#include "tangram/error.hpp"
 #include "cli/measure/machine_measure.hpp"
 
 #include <gmock/gmock.h>
@@ -12,6 +11,7 @@
 
 #include "cli/measure/kernel_fit.hpp"
 #include "plan/cost.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram::cli {
 namespace {
