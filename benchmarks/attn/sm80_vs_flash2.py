@@ -66,11 +66,11 @@ def slices_of(kind, rows, documents, window):
 
 def load(path):
     library = ctypes.CDLL(path)
-    library.tangram_sm80_create.argtypes = [ctypes.POINTER(I64), INT, I64, INT, INT, INT, INT]
-    library.tangram_sm80_create.restype = PTR
-    library.tangram_sm80_destroy.argtypes = [PTR]
-    library.tangram_sm80_forward.argtypes = [PTR] * 7
-    library.tangram_sm80_backward.argtypes = [PTR] * 10 + [INT, PTR]
+    library.tangram_bench_create.argtypes = [ctypes.POINTER(I64), INT, I64, I64, INT, INT, INT]
+    library.tangram_bench_create.restype = PTR
+    library.tangram_bench_destroy.argtypes = [PTR]
+    library.tangram_bench_forward.argtypes = [PTR] * 7
+    library.tangram_bench_backward.argtypes = [PTR] * 10 + [INT, PTR]
     return library
 
 
@@ -87,7 +87,7 @@ def measure(library, case, rounds):
     dq, dk, dv = (torch.empty_like(t) for t in (q, k, v))
     values, area = slices_of(kind, rows, documents, window)
     slices = (I64 * len(values))(*values)
-    prepared = library.tangram_sm80_create(slices, len(values) // 6, rows, heads, kv_heads, dim, dim)
+    prepared = library.tangram_bench_create(slices, len(values) // 6, rows, rows, heads, kv_heads, dim)
     assert prepared, name
 
     def pointers(*tensors):
@@ -98,12 +98,12 @@ def measure(library, case, rounds):
 
     def forward():
         stream = torch.cuda.current_stream().cuda_stream
-        check(library.tangram_sm80_forward(prepared, *pointers(q, k, v, out, lse), stream))
+        check(library.tangram_bench_forward(prepared, *pointers(q, k, v, out, lse), stream))
 
     def backward(deterministic=0):
         stream = torch.cuda.current_stream().cuda_stream
         given = pointers(q, k, v, out, lse, dout, dq, dk, dv)
-        check(library.tangram_sm80_backward(prepared, *given, deterministic, stream))
+        check(library.tangram_bench_backward(prepared, *given, deterministic, stream))
 
     calls = {"ours": forward}, {"ours": backward, "ours, deterministic": lambda: backward(1)}
     forward()
@@ -131,7 +131,7 @@ def measure(library, case, rounds):
             f"{rates.get('fa2', float('nan')):.0f},{ratio:.3f},{text}",
             flush=True,
         )
-    library.tangram_sm80_destroy(prepared)
+    library.tangram_bench_destroy(prepared)
 
 
 def main():

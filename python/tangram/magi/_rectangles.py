@@ -340,7 +340,7 @@ class AttnRectangles:
 
 
 def _those(rects: Iterable[AttnRectangle | None]) -> AttnRectangles:
-    """The same objects, those that are none left out."""
+    """The rectangles among them, not copied; None is left out."""
     made = AttnRectangles()
     made._rects = [rect for rect in rects if rect is not None]
     return made

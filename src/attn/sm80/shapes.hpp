@@ -50,7 +50,7 @@ constexpr const ShapeClass* find_shape_class(int head_dim, int head_dim_v) {
   return nullptr;
 }
 
-/// The same of dimensions that have one.
+/// Shape class of dimensions that have one.
 constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) {
   return *find_shape_class(head_dim, head_dim_v);
 }

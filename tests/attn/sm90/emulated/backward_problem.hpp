@@ -369,7 +369,7 @@ inline Modes modes_in_turn(const Order& order, int head_dim) {
 }
 
 /// Of kernels for any head dimensions of a class; those of the class itself in all cases, with softcap in long runs.
-/// Half of the cases, those that are left out here with softcap; all in long runs.
+/// Half of the cases; the other half runs with softcap. Long runs take all.
 template <int kDimQk, int kDimV, bool kSoftcap>
 void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
   using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;

@@ -259,7 +259,7 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
 }
 
 /// Of kernels for any head dimensions of a class, plain and with softcap; those of the class itself in all cases, with
-/// softcap in long runs. Half of the cases, those that are left out here with softcap; all in long runs.
+/// softcap in long runs. Half of the cases; the other half runs with softcap. Long runs take all.
 template <int kDimQk, int kDimV, template <typename, int, int, bool> typename Traits = sm90::AnyDimForwardTraits>
 void expect_any_dim_close(int head_dim, int head_dim_v) {
   ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));

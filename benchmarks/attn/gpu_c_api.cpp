@@ -1,20 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A C interface to FlexAttention over the Hopper backend, for measurements from Python in the process of the peer.
-// Tensors are contiguous bfloat16 in device memory. Functions return 0, or -1 with the error on stderr.
+// A C interface to FlexAttention over a backend of GPUs (TANGRAM_BENCH_BACKEND, of TANGRAM_BENCH_HEADER), for
+// measurements from Python in the process of the peer. Tensors are contiguous bfloat16 in device memory. Functions
+// return 0, or -1 with the error on stderr.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <memory>
 #include <vector>
 
-#include "attn/sm90/sm90_backend.hpp"
+#include TANGRAM_BENCH_HEADER
 #include "tangram/flex_attention.hpp"
 
 namespace {
 
-const tangram::Sm90Backend kBackend;
+const tangram::TANGRAM_BENCH_BACKEND kBackend;
 
 tangram::TensorView device_view(void* data, int64_t rows, int heads, int dim) {
   tangram::TensorView view;
