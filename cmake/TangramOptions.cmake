@@ -20,7 +20,7 @@ set(
   TANGRAM_SM90_KERNELS
   all
   CACHE STRING
-  "Hopper kernels to compile: all, or sample: of those for any head dims of a class only bfloat16 without softcap"
+  "Hopper kernels to compile: all, or sample: bfloat16 alone, for any head dims only the largest classes without softcap"
 )
 set_property(CACHE TANGRAM_SM90_KERNELS PROPERTY STRINGS all sample)
 if(NOT TANGRAM_SM90_KERNELS MATCHES "^(all|sample)$")

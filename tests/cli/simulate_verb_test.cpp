@@ -11,6 +11,7 @@
 #include "cli/machine_file.hpp"
 #include "cli/program.hpp"
 #include "cli/report/chart.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::cli {
@@ -100,6 +101,7 @@ TEST(SimulateVerb, TakesNumbersOfNodes) {
 }
 
 TEST(SimulateVerb, AutoIsWhatPlansWouldChoose) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   const std::vector<std::string> mask{"--family", "full", "--seqlen",          "8192", "--cp-size", "8", "--json",
                                       "--dtype",  "bf16", "--machine-backend", "sm90"};
   std::vector<std::string> args = mask;

@@ -11,6 +11,7 @@
 
 #include "plan/assigned_documents.hpp"
 #include "plan/pack_search.hpp"
+#include "support/sample.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
 
@@ -117,6 +118,7 @@ TEST(AssignPack, TakesOnlyPacksOfFewRanks) {
 
 // Eight long searches of a sixth, or twelve of a sixteenth, moved as many rows.
 TEST(AssignPack, PlansMoveAsFewRowsAsLongSearchesDid) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   const struct {
     int64_t rows;
     int documents, cp_size;

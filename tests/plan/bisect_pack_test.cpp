@@ -16,6 +16,7 @@
 #include "reference/mask_cases.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
+#include "support/sample.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
 
@@ -88,6 +89,7 @@ TEST(HalvePack, HalvesOfRandomPacksHoldWhatTheyMay) {
 
 // All ways to give half of up to 16 rows to either rank.
 TEST(HalvePack, HardlyMoreRowsMoveThanMust) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   std::mt19937 rng(5);
   int64_t moved = 0;
   int64_t least = 0;

@@ -17,6 +17,7 @@
 #include "plan/chunk_areas.hpp"
 #include "reference/mask_cases.hpp"
 #include "schedule/tile_list.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -134,6 +135,7 @@ TEST(Dispatch, RandomMasksKeepEqualCountsWithEveryAlgorithm) {
 
 // The shapes that the planner is for, with their targets: balance by length of a shard, rows by what must move.
 TEST(Dispatch, BenchmarkMasksBalanceWithinTheTarget) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   for (const MaskCase& c : reference::load_mask_cases("dist_masks.json")) {
     const Mask mask(c.seqlen, c.seqlen, c.slices);
     for (const int cp_size : {2, 4, 8}) {

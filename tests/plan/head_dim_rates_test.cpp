@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/cost.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -115,6 +116,7 @@ TEST(HeadDimRates, StrategiesAreSimulatedAtTheRatesOfTheClass) {
 // What is chosen with factors is what is chosen where the rates are those of the head dims, and not what is chosen
 // without, for some link or other.
 TEST(HeadDimRates, ChoicesAreThoseOfTheRatesOfTheClass) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   int num_strategies = 0, num_stages = 0, num_movements = 0;
   for (const Dims& dims : {Dims{32, 32}, Dims{64, 64}, Dims{256, 256}}) {
     for (const double link : {400e9, 200e9, 100e9, 70e9, 50e9, 35e9, 25e9, 17e9, 12e9, 6e9}) {

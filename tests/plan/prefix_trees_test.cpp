@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "support/sample.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
@@ -100,6 +101,7 @@ TEST(PrefixTrees, AreBalancedAndMoveFewRows) {
 
 // Beside a pack of causal documents of as many rows, which is planned in 2 to 6 ms: before, 15 to 1,500 times as long.
 TEST(PrefixTrees, ArePlannedInTheTimeOfAFewPacks) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   std::vector<int64_t> documents{0};
   while (documents.back() < 1'000'000)
     documents.push_back(documents.back() + 1000 + std::ssize(documents) * 7919 % 9000);

@@ -9,6 +9,7 @@
 
 #include "runtime/host_steps.hpp"
 #include "runtime/strategy_cases.hpp"
+#include "support/sample.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram {
@@ -107,7 +108,7 @@ TEST(Strategies, HybridCpOfRandomDocuments) {
   std::mt19937 rng(23);
   const auto draw = [&rng](int64_t lo, int64_t hi) { return std::uniform_int_distribution<int64_t>(lo, hi)(rng); };
   const DenseBackend backend;
-  for (int n = 0; n < 12; ++n) {
+  for (int n = 0; n < support::rounds(12, 12); ++n) {
     const int cp_size = kCpSizes[static_cast<size_t>(n) % std::size(kCpSizes)];
     std::vector<AttnSlice> slices;
     for (int64_t row = 0; row < kSeqlen - 3;) {

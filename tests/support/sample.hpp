@@ -47,6 +47,9 @@ class Sample {
   int one_in_, next_;
 };
 
+/// Why tests of figures skip under sanitizers, where they take minutes: other tests call the same functions there.
+inline constexpr const char* kFiguresOfPlans = "figures of plans, which the plain build compares";
+
 /// How many rounds of a test of random cases to run; under sanitizers a quarter of `sampled`.
 inline int rounds(int whole, int sampled) {
   if (is_long_run()) return whole;

@@ -75,7 +75,9 @@ TEST(KernelList, IsOfTheKernelsThatAreCompiled) {
         for (const bool softcap : {false, true}) {
           if (!belongs(name, family, element, softcap)) continue;
           ++found;
-          in_sample += family.exact || (element[0] == '1' && !softcap);
+          const bool both_dtypes = name.find("query_backward") != std::string::npos;
+          const bool bfloat16 = element[0] == '1';
+          in_sample += both_dtypes || (bfloat16 && (family.exact || (!softcap && family.head_dim >= 128)));
           gathered +=
               name.find("GatheredTraits") != std::string::npos || name.find("query_backward") != std::string::npos;
         }

@@ -137,6 +137,7 @@ TEST(Movement, OursIsNoSlowerThanPublishedAlgorithms) {
 
 // At equal balance a published algorithm moves fewer bytes only where that is predicted to take longer.
 TEST(Movement, OursMovesNoMoreThanPublishedAlgorithmsThatAreAsFast) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   int num_fewer = 0, num_compared = 0;
   for (const Compared& c : compare_with_published(32768)) {
     ++num_compared;
@@ -151,6 +152,7 @@ TEST(Movement, OursMovesNoMoreThanPublishedAlgorithmsThatAreAsFast) {
 
 // Where bytes are what counts, on every mask, as many ranks and heads, none moves fewer that balances as well.
 TEST(Movement, LeastBytesAreNoMoreThanThoseOfPublishedAlgorithms) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   int num_compared = 0, num_fewer_than_all = 0;
   for (const Compared& c : compare_with_published(32768, Movement::kLeastBytes)) {
     ++num_compared;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "support/sample.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"
 
@@ -74,6 +75,7 @@ std::vector<std::pair<std::string, Mask>> masks() {
 }
 
 TEST(OneNode, PlansAreThoseFromBeforeThereWereNodes) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   const Recorded recorded[] = {
       {"causal", 0x10a746f41f04cfbb},        {"full", 0xa9c28feeacaa6647},   {"window", 0x228f08cfdba2bac1},
       {"pack 1", 0xb8f47f0d2eafacd5},        {"pack 2", 0x85afd03f3d58d62d}, {"pack 3, full", 0x202cfe3177c115bf},

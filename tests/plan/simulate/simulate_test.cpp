@@ -153,6 +153,7 @@ class SimulateManyRanks : public ::testing::TestWithParam<ManyRanks> {};
 
 // Whole plans of so many ranks cost seconds for masks that show much; these do not.
 TEST_P(SimulateManyRanks, MemoryIsThatOfTheLargestRankOfThePlan) {
+  if (support::kSanitized) GTEST_SKIP() << support::kFiguresOfPlans;
   const auto [name, strategy, cp_size] = GetParam();
   const bool takes_seconds = strategy == Strategy::kRing || strategy == Strategy::kHybridCp;
   if (takes_seconds && !support::is_long_run()) GTEST_SKIP() << "by make test-long";

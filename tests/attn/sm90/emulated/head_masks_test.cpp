@@ -112,12 +112,18 @@ void expect_forward(const HeadCase& c, int head_dim, int head_dim_v, const Order
 }
 
 TEST(Sm90EmulatedHeadMasks, ForwardAgreesWithFloat64AndALaunchForEachGroup) {
-  emulated::in_orders(0, cases(), [](const HeadCase& c, const Order& order) {
-    expect_forward<sm90::ForwardTraits<__nv_bfloat16, 128, 128, false>>(c, 128, 128, order);
-  });
-  emulated::in_orders(1, cases(), [](const HeadCase& c, const Order& order) {
-    expect_forward<sm90::AnyDimForwardTraits<__nv_bfloat16, 64, 64, false>>(c, 40, 56, order);
-  });
+  emulated::in_orders(
+      0, cases(),
+      [](const HeadCase& c, const Order& order) {
+        expect_forward<sm90::ForwardTraits<__nv_bfloat16, 128, 128, false>>(c, 128, 128, order);
+      },
+      2);
+  emulated::in_orders(
+      1, cases(),
+      [](const HeadCase& c, const Order& order) {
+        expect_forward<sm90::AnyDimForwardTraits<__nv_bfloat16, 64, 64, false>>(c, 40, 56, order);
+      },
+      2);
 }
 
 TEST(Sm90EmulatedHeadMasks, ForwardGathersBlocksOfEachGroup) {
@@ -164,18 +170,24 @@ void expect_backward(const HeadCase& c, int head_dim, int head_dim_v, const Orde
 
 TEST(Sm90EmulatedHeadMasks, BackwardAgreesWithFloat64AndRepeats) {
   using sm90::backward::Traits;
-  emulated::in_orders(0, cases(), [](const HeadCase& c, const Order& order) {
-    expect_backward<Traits<__nv_bfloat16, 128, false, false>>(c, 128, 128, order);
-    expect_backward<Traits<__nv_bfloat16, 64, false, true>>(c, 64, 64, order);
-  });
+  emulated::in_orders(
+      0, cases(),
+      [](const HeadCase& c, const Order& order) {
+        expect_backward<Traits<__nv_bfloat16, 128, false, false>>(c, 128, 128, order);
+        expect_backward<Traits<__nv_bfloat16, 64, false, true>>(c, 64, 64, order);
+      },
+      2);
 }
 
 TEST(Sm90EmulatedHeadMasks, BackwardOfAnyDimAgreesWithFloat64AndRepeats) {
   using sm90::backward::AnyDimTraits;
-  emulated::in_orders(1, cases(), [](const HeadCase& c, const Order& order) {
-    expect_backward<AnyDimTraits<__nv_bfloat16, 64, 64, false, false>>(c, 40, 56, order);
-    expect_backward<AnyDimTraits<__nv_bfloat16, 192, 128, false, true>>(c, 192, 128, order);
-  });
+  emulated::in_orders(
+      1, cases(),
+      [](const HeadCase& c, const Order& order) {
+        expect_backward<AnyDimTraits<__nv_bfloat16, 64, 64, false, false>>(c, 40, 56, order);
+        expect_backward<AnyDimTraits<__nv_bfloat16, 192, 128, false, true>>(c, 192, 128, order);
+      },
+      2);
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: 2026 The Tangram authors
+// SPDX-License-Identifier: Apache-2.0
+// Which kernels a build without a GPU holds (TANGRAM_SM90_KERNELS=sample): those in bfloat16; for any head dims only of
+// the largest classes, and without softcap.
+#pragma once
+
+#include "attn/sm90/common/launch_kernel.hpp"
+#include "tangram/error.hpp"
+
+namespace tangram::sm90 {
+
+/// Whether a build holds the kernels for any head dims of this class.
+constexpr bool holds_any_dim(int head_dim_class) { return kAllKernels || head_dim_class >= 128; }
+
+[[noreturn]] inline void refuse_outside_of_sample() {
+  throw NotAvailable(
+      "sm90: this build has kernels in bfloat16 alone, and for head dims other than 64 and 128 only those above 96 "
+      "without softcap; TANGRAM_SM90_KERNELS=all compiles all");
+}
+
+/// The one of two functions for an element type. Throws NotAvailable for float16 in a sample, where it is not linked.
+/// Both have one type. Not a function of the two: a sample must not name what it does not link.
+#ifdef TANGRAM_SM90_SAMPLE
+#define TANGRAM_SM90_OF_ELEMENT(half, name) ((half) ? (refuse_outside_of_sample(), name##_bf16) : name##_bf16)
+#else
+#define TANGRAM_SM90_OF_ELEMENT(half, name) ((half) ? name##_f16 : name##_bf16)
+#endif
+
+}  // namespace tangram::sm90
