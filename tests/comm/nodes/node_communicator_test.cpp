@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 
 #include "comm/device/host_memory_device.hpp"
@@ -37,13 +38,28 @@ class HostNodeWork final : public NodeWork {
     if (num_bytes == 0) return nullptr;  // as memory of a device
     return std::shared_ptr<char[]>(new char[num_bytes]());
   }
+  std::shared_ptr<void> shared(size_t which, size_t num_bytes) override {
+    auto& [memory, bytes] = shared_.at(which);
+    if (bytes < num_bytes) {
+      memory = std::shared_ptr<char[]>(new char[num_bytes]);
+      std::memset(memory.get(), 0xff, num_bytes);  // NaN: what others left
+      bytes = num_bytes;
+    }
+    return memory;
+  }
+  int64_t shared_bytes() const override { return 0; }
+  int64_t free_bytes() const override { return free; }
   std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                     const std::vector<std::vector<char*>>& bases) override {
     return std::make_unique<HostMoves>(chunks, bases);
   }
   std::unique_ptr<Mark> make_mark() override { return std::make_unique<HostMark>(); }
 
+  int64_t free = int64_t{1} << 40;
+
  private:
+  std::array<std::pair<std::shared_ptr<char[]>, size_t>, kNumShared> shared_;
+
   class HostMoves final : public Moves {
    public:
     HostMoves(const std::vector<Chunk>& chunks, const std::vector<std::vector<char*>>& bases)
