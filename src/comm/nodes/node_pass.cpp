@@ -12,6 +12,8 @@ namespace tangram::comm {
 
 namespace {
 
+constexpr int kStagesAtATime = 2;  // RelayUse::kTwoStages
+
 /// `rows` of each tensor, from rows `from(row)` to rows `to(row)`, in chunks whose peer is the tensor.
 template <class From, class To>
 std::vector<Chunk> chunks_of(const std::vector<RelayedRows>& rows, const std::vector<int64_t>& row_bytes, From from,
@@ -175,16 +177,12 @@ void NodePass::open(void* stream) {
   next_stage_ = next_across_ = next_handed_on_ = 0;
 }
 
-void NodePass::cross(int stage, void* stream) {
-  constexpr int kStagesAtATime = 2;
-  if (stage != next_across_ || (specs_.reuses_relay && stage >= next_handed_on_ + kStagesAtATime)) return;
-  void* from = stream;
-  if (specs_.reuses_relay && stage >= kStagesAtATime) from = work_->relay_stream();
-  if (from != stream && stream != nullptr) {
-    fork_->set(stream);
-    fork_->wait(from);
-  }
-  parts_.across->cast(stage, sources_[static_cast<size_t>(stage)], from);
+bool NodePass::may_cross() const {
+  return !specs_.reuses_relay || next_across_ < next_handed_on_ + kStagesAtATime;
+}
+
+void NodePass::cross(void* stream) {
+  parts_.across->cast(next_across_, sources_[static_cast<size_t>(next_across_)], stream);
   ++next_across_;
 }
 
@@ -198,7 +196,15 @@ void NodePass::cast(int stage, std::span<const ConstTensorView> sources, void* s
   epoch_.cast(stage);
   ++next_stage_;
   sources_.emplace_back(sources.begin(), sources.end());
-  if (has_across()) cross(stage, stream);
+  if (has_across() && stage == next_across_ && may_cross()) {
+    void* from = stream;
+    if (specs_.reuses_relay && stage >= kStagesAtATime) {
+      from = work_->relay_stream();
+      fork_->set(stream);
+      fork_->wait(from);
+    }
+    cross(from);
+  }
   parts_.node->cast(stage, sources, stream);
   const Exchange& exchange = spec_.casts[static_cast<size_t>(stage)];
   count(counters_, exchange.rows_sent(), exchange.rows_received(), recv_row_bytes(spec_));
@@ -230,7 +236,7 @@ void NodePass::hand_on_stage(int stage, std::span<const ConstTensorView> relayed
     for (int64_t idx = forward(stage).begin; idx < forward(stage).end; ++idx) {
       parts_.node->wait_send(number(idx), relay_stream);
     }
-    cross(next_across_, nullptr);
+    cross(relay_stream);
   }
   handed_on_[static_cast<size_t>(stage)]->set(relay_stream);
 }

@@ -78,8 +78,9 @@ class NodePass final : public DevicePass {
   /// Puts on the relay stream what has to be handed on of the stages that were cast.
   void hand_on(void* stream);
   void hand_on_stage(int stage, std::span<const ConstTensorView> relayed);
-  /// Has the rows of a stage that was cast come across, unless others must be handed on first.
-  void cross(int stage, void* stream);
+  /// Whether rows of `next_across_` may come before more has been handed on.
+  bool may_cross() const;
+  void cross(void* stream);
 
   const DevicePassSpec spec_;
   const NodeSpecs specs_;
