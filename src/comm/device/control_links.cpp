@@ -50,7 +50,7 @@ struct ControlLinks::Message {
   RowState row;
   FailureState failure;
   int64_t blamed = -1;  // kFailure: rank whose reason to give up is `text`
-  char text[200] = {};     // kStatement: the refusal
+  char text[200] = {};  // kStatement: the refusal
   CallFingerprint fingerprint;
   uint64_t options = 0;  // kStatement
 };

@@ -106,7 +106,7 @@ class NcclPass final : public DevicePass {
   std::shared_ptr<cuda::DeviceBuffer> returned_;                     // the return area
   std::vector<char*> returned_addresses_;                            // by tensor
   cuda::PackedArrays tables_;
-  cuda::PackedArray send_base_;       // a table of one address
+  cuda::PackedArray send_base_;         // a table of one address
   cuda::PackedArray tensor_addresses_;  // [slot, tensor]
   cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
   cuda::PackedArray own_chunks_;  // of own_rows

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "comm/device/pass_check.hpp"
@@ -65,7 +66,8 @@ NodeCommunicator::NodeCommunicator(Communicator& world, const NodeLayout& nodes,
 void NodeCommunicator::find_abilities() {
   Agreement *const node = levels_.node->agreement(), *const across = levels_.across->agreement();
   const std::optional<bool> shares = levels_.node->shares_gpus();
-  float lacks[] = {node == nullptr || across == nullptr ? 1.F : 0.F, shares ? 0.F : 1.F, shares.value_or(false) ? 1.F : 0.F};
+  float lacks[] = {node == nullptr || across == nullptr ? 1.F : 0.F, shares ? 0.F : 1.F,
+                   shares.value_or(false) ? 1.F : 0.F};
   world_.all_reduce(lacks, ReduceOp::kMax, "nodes: what ranks can do");
   if (lacks[0] == 0) agreement_.emplace(*node, *across);
   if (lacks[1] == 0) shares_gpus_ = lacks[2] != 0;
@@ -104,9 +106,9 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
   const auto* shared = dynamic_cast<const NodePass*>(spec.recv_buffers_of.get());
   if (spec.recv_buffers_of != nullptr &&
       (shared == nullptr || !shared->shares_recv_buffer(*levels_.work, spec.recv_buffers))) {
-    refuse(fmt::format(
-        "prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal receive buffers",
-        spec.label));
+    refuse(
+        fmt::format("prepare_pass '{}': recv_buffers_of must be a pass of this communicator with equal receive buffers",
+                    spec.label));
   }
   if (!spec.credited.empty() || spec.reuses_sources) {
     refuse(fmt::format("prepare_pass '{}': over several nodes no memory is reused in a pass", spec.label));
@@ -134,12 +136,15 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
   return std::make_shared<NodePass>(spec, std::move(specs), std::move(parts), levels_.work, counters_);
 }
 
-void NodeCommunicator::require_room(const DevicePassSpec& spec, const NodeSpecs& specs) const {
+void NodeCommunicator::require_room(const DevicePassSpec& spec, const NodeSpecs& specs) {
   const int64_t needed = relay_bytes(spec, specs);
   const int64_t held = spec.shares_memory ? levels_.across->shared_bytes() + levels_.work->shared_bytes() : 0;
-  if (needed <= held) return;
-  const int64_t free = levels_.work->free_bytes();
-  if (needed <= free + held) return;
+  if (spec.shares_memory && needed <= std::max(held, room_found_)) return;
+  const int64_t free = levels_.work->free_bytes();  // too slow for every key
+  if (needed <= free + held) {
+    if (spec.shares_memory) room_found_ = needed;
+    return;
+  }
   constexpr double kGigabyte = 1e9;
   throw NotAvailable(fmt::format(
       "prepare_pass '{}': rows that rank {} relays for its node must fit into the GPU's memory (got {:.1f} GB for {} "

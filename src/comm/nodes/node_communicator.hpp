@@ -11,8 +11,8 @@
 #include <string>
 #include <thread>
 
-#include "comm/nodes/node_work.hpp"
 #include "comm/nodes/node_specs.hpp"
+#include "comm/nodes/node_work.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {
@@ -82,7 +82,8 @@ class NodeCommunicator final : public DeviceCommunicator {
  private:
   /// Alike on all ranks: whether they agree without meeting, and whether any share a GPU.
   void find_abilities();
-  void require_room(const DevicePassSpec& spec, const NodeSpecs& specs) const;
+  /// Throws NotAvailable, on this rank alone.
+  void require_room(const DevicePassSpec& spec, const NodeSpecs& specs);
   void watch();
   /// Gives a level up when the other has failed, and says whether one has.
   bool pass_on_failure() noexcept;
@@ -92,6 +93,7 @@ class NodeCommunicator final : public DeviceCommunicator {
   const Levels levels_;
   std::optional<NodeAgreement> agreement_;
   std::optional<bool> shares_gpus_;
+  int64_t room_found_ = 0;  // of passes that share memory: what the largest of them needed
   TrafficCounters counters_;
   std::atomic<DeviceCommunicator*> failed_first_ = nullptr;  // the level that did not learn it from the other
   std::atomic<bool> stopping_ = false;

@@ -177,9 +177,7 @@ void NodePass::open(void* stream) {
   next_stage_ = next_across_ = next_handed_on_ = 0;
 }
 
-bool NodePass::may_cross() const {
-  return !specs_.reuses_relay || next_across_ < next_handed_on_ + kStagesAtATime;
-}
+bool NodePass::may_cross() const { return !specs_.reuses_relay || next_across_ < next_handed_on_ + kStagesAtATime; }
 
 void NodePass::cross(void* stream) {
   parts_.across->cast(next_across_, sources_[static_cast<size_t>(next_across_)], stream);

@@ -162,7 +162,9 @@ NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpe
 
 int64_t relay_bytes(const DevicePassSpec& spec, const NodeSpecs& specs) {
   if (specs.num_hops == 0) return 0;
-  const auto sum = [](const std::vector<int64_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); };
+  const auto sum = [](const std::vector<int64_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  };
   const auto busiest = [](const std::vector<Exchange>& stages) {  // rows of a stage, sent and received
     int64_t rows = 0;
     for (const Exchange& exchange : stages) rows = std::max(rows, exchange.rows_sent() + exchange.rows_received());

@@ -12,8 +12,8 @@
 
 namespace tangram::comm {
 
-/// NOTE [passes of two levels]: ranks are counted by their places in a node and by nodes. Stage s and node distance d make
-/// forward stage `s * num_hops + d - 1`.
+/// NOTE [passes of two levels]: ranks are counted by their places in a node and by nodes. Stage s and node distance d
+/// make forward stage `s * num_hops + d - 1`.
 ///   casts    `across` brings rows to a relay buffer (NOTE [relay areas]); `node` casts what stays in the node as stages
 ///            [0, S), then relayed rows as stages S + forward stage.
 ///   returns  `relay` reduces the partial rows of a node into a relay buffer at the relay, by forward stage, `across`
@@ -34,8 +34,8 @@ struct NodeSpecs {
   std::vector<std::vector<RelayedRows>> own_returns;
 };
 
-/// `casts` and `reduces` are those of `spec` for all ranks. `in_order`: relayed rows come by calls of the receiver's own
-/// (RecvBufferReuse::kInOrder). `recv_buffers_of` of the result is for the caller to set.
+/// `casts` and `reduces` are those of `spec` for all ranks. `in_order`: relayed rows come by calls of the receiver's
+/// own (RecvBufferReuse::kInOrder). `recv_buffers_of` of the result is for the caller to set.
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
                           const StageTables& reduces, bool in_order);
 

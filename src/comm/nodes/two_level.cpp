@@ -173,7 +173,8 @@ Exchange TwoLevel::forward(int rank, int distance, size_t stage) {
   Exchange exchange;
   const auto& sent = of(stage, nodes_.across(rank, -distance)).sends;
   for (const RowCopy& copy : with_peers(sent, first, first + nodes_.ranks_per_node)) {
-    if (copy.peer != rank) exchange.sends.push_back({copy.peer, place(rank, distance, stage, copy.rows), copy.peer_row});
+    if (copy.peer != rank)
+      exchange.sends.push_back({copy.peer, place(rank, distance, stage, copy.rows), copy.peer_row});
   }
   for (int relay = first; relay < first + nodes_.ranks_per_node; ++relay) {
     if (relay == rank) continue;

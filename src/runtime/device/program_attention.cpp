@@ -37,8 +37,7 @@ std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, 
     rows->recv_buffers.push_back(rank.kv_rows);
     for (size_t cast = 0; cast < written.layout.stages.size(); ++cast) {
       const ArenaLayout::Stage& stage = written.layout.stages[cast];
-      const std::vector<Stage>& stages =
-          stage.returns || pass == AttnPass::kBackward ? rank.backward : rank.forward;
+      const std::vector<Stage>& stages = stage.returns || pass == AttnPass::kBackward ? rank.backward : rank.forward;
       (stage.returns ? rows->reduces : rows->casts)[static_cast<size_t>(stage.number)][r] =
           &stages[static_cast<size_t>(written.program.casts[cast].step)].exchange;
     }
@@ -158,8 +157,7 @@ void ProgramAttention::prepare_passes() {
     spec.shares_memory = true;
     spec.leaves_rows = stores_rows(written.program);
     if (moves_keys_alone()) {
-      spec.agreed =
-          agreed_rows(base_.plan, kind == Kind::kForward ? AttnPass::kForward : AttnPass::kBackward, written);
+      spec.agreed = agreed_rows(base_.plan, kind == Kind::kForward ? AttnPass::kForward : AttnPass::kBackward, written);
     }
     spec.num_return_slots = kReturnSlots;
     // One pass at a time is open, so all may land in the same memory.

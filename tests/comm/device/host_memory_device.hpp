@@ -255,6 +255,12 @@ class HostMemoryDevice final : public DeviceCommunicator {
       begins.insert(begins.end(), of_rank.begin(), of_rank.end());
     }
     EXPECT_EQ(begins, comm::all_gather(control_, layout.return_begin, "return begins"));
+    for (size_t stage = 0; stage < spec.agreed->casts.size(); ++stage) {
+      EXPECT_EQ(*spec.agreed->casts[stage][static_cast<size_t>(rank())], spec.casts[stage]);
+    }
+    for (size_t stage = 0; stage < spec.agreed->reduces.size(); ++stage) {
+      EXPECT_EQ(*spec.agreed->reduces[stage][static_cast<size_t>(rank())], spec.reduces[stage]);
+    }
   }
 
   Communicator& control_;

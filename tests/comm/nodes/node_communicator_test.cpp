@@ -145,7 +145,8 @@ struct PassData {
       for (int rank = 0; rank < size; ++rank) {
         Exchange& exchange = ranks[static_cast<size_t>(rank)];
         std::erase_if(exchange.sends, [&](const RowCopy& c) { return is_elsewhere(stage, rank, c.peer, c.peer_row); });
-        std::erase_if(exchange.recvs, [&](const RowCopy& c) { return is_elsewhere(stage, c.peer, rank, c.rows.begin); });
+        std::erase_if(exchange.recvs,
+                      [&](const RowCopy& c) { return is_elsewhere(stage, c.peer, rank, c.rows.begin); });
       }
     }
     data.agree();

@@ -74,7 +74,8 @@ struct RandomStages {
     const RandomExchange whole = make_random_exchange(size, seed);
     shard_rows = whole.shard_rows;
     for (int stage = 0; stage < num_stages; ++stage) {
-      RandomExchange random = how == Stages::kRandom ? make_random_exchange(size, seed + 99 * static_cast<uint64_t>(stage)) : whole;
+      RandomExchange random =
+          how == Stages::kRandom ? make_random_exchange(size, seed + 99 * static_cast<uint64_t>(stage)) : whole;
       shard_rows = std::max(shard_rows, random.shard_rows);
       for (int rank = 0; rank < size && how != Stages::kRandom; ++rank) {
         Exchange& exchange = random.ranks[static_cast<size_t>(rank)];
@@ -110,8 +111,9 @@ class TwoLevelPasses : public ::testing::TestWithParam<NodeLayout> {
           TwoLevel two_level(nodes, random.tables, use);
           std::vector<std::vector<TwoLevelTables>> tables;  // by rank and stage
           for (int r = 0; r < nodes.num_ranks; ++r) tables.push_back(two_level.tables(r));
-          const std::string where = "seed " + std::to_string(seed) + ", stages " + std::to_string(static_cast<int>(how)) +
-                                    ", use " + std::to_string(static_cast<int>(use));
+          const std::string where = "seed " + std::to_string(seed) + ", stages " +
+                                    std::to_string(static_cast<int>(how)) + ", use " +
+                                    std::to_string(static_cast<int>(use));
           SCOPED_TRACE(where);
           body(random, how, use, two_level, tables);
         }
@@ -153,15 +155,19 @@ TEST_P(TwoLevelPasses, BringTheRowsOfTheFlatTablesAndCrossOncePerNode) {
           EXPECT_LT(row, two_level.relay_rows(static_cast<int>(r)));
           relays[r][row] = token;
         }
-        for (const RowCopy& copy : direct[r].sends) EXPECT_TRUE(nodes.node_of(copy.peer) == nodes.node_of(static_cast<int>(r)));
-        for (const RowCopy& copy : between[r].sends) EXPECT_EQ(nodes.place_of(copy.peer), nodes.place_of(static_cast<int>(r)));
+        for (const RowCopy& copy : direct[r].sends)
+          EXPECT_TRUE(nodes.node_of(copy.peer) == nodes.node_of(static_cast<int>(r)));
+        for (const RowCopy& copy : between[r].sends)
+          EXPECT_EQ(nodes.place_of(copy.peer), nodes.place_of(static_cast<int>(r)));
       }
       for (int h = 0; h + 1 < nodes.num_nodes(); ++h) {
-        const auto forward = step(tables, stage, [&](const TwoLevelTables& t) { return t.forward[static_cast<size_t>(h)]; });
+        const auto forward =
+            step(tables, stage, [&](const TwoLevelTables& t) { return t.forward[static_cast<size_t>(h)]; });
         expect_fits(forward, "forward");
         move_rows(forward, relays, buffers);
         for (size_t r = 0; r < size; ++r) {
-          for (const RowCopy& copy : forward[r].sends) EXPECT_EQ(nodes.node_of(copy.peer), nodes.node_of(static_cast<int>(r)));
+          for (const RowCopy& copy : forward[r].sends)
+            EXPECT_EQ(nodes.node_of(copy.peer), nodes.node_of(static_cast<int>(r)));
         }
       }
       for (size_t r = 0; r < size; ++r) {
@@ -236,7 +242,8 @@ TEST_P(TwoLevelPasses, CountRowsOfOtherRanksWithoutTheirTables) {
         }
         for (int node = 0; node < nodes.num_nodes(); ++node) {
           if (node == nodes.node_of(r)) continue;
-          EXPECT_EQ(two_level.between_rows(r, stage, node), rows_to(own.between, nodes.rank_at(node, nodes.place_of(r))));
+          EXPECT_EQ(two_level.between_rows(r, stage, node),
+                    rows_to(own.between, nodes.rank_at(node, nodes.place_of(r))));
         }
       }
     }
