@@ -63,7 +63,7 @@ struct AgreedRows {
   /// `reduces`' sends, by stage, then by source.
   std::vector<std::vector<int64_t>> return_begin;
   std::vector<int64_t> return_rows;  ///< by rank: of all of them
-  /// By stage, then by rank: the tables of all ranks, which whoever made this keeps as long as this. Transports over
+  /// By stage, then by rank: the tables of all ranks, kept as long as this. Transports over
   /// several nodes read them; empty: they gather them.
   std::vector<std::vector<const Exchange*>> casts, reduces;
 };

@@ -18,7 +18,7 @@
 namespace tangram::comm {
 
 /// NOTE [agreement of two levels]: a rank says what it is about to make to those of its node and to those of its rail.
-/// Whoever makes something else differs from one of these, and through them all ranks hear of it.
+/// A rank that makes something else differs from one of these, and through them all ranks hear of it.
 class NodeAgreement final : public Agreement {
  public:
   NodeAgreement(Agreement& node, Agreement& across) : levels_{&node, &across} {}
