@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a new mask costs ranks on GPUs: host time of its first passes, and GPU time of first and second ones.
 
-PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
+[FORGED_RANKS_PER_NODE=1] PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --nproc-per-node=2 \
     benchmarks/python/new_masks_ranks.py [--tokens 32768] [--documents 64] [--packs 20] [--soak 0] [--csv FILE]
     [--blocks 128 [--share 0.12] [--near]] [--heads 64,8] [--movement kv]
 Every mask is a pack of causal documents of log-normal lengths, or one of blocks, a share of them visible: at random, or
@@ -16,6 +16,7 @@ Every mask is a pack of causal documents of log-normal lengths, or one of blocks
   after a pause.
 - "step", of blocks: both passes, 8 steps in a row without a wait, by wall clock: with masks that are made, planned and
   computed one after the other, and again with their keys.
+FORGED_RANKS_PER_NODE: ranks claim to be on nodes of so many, which NCCL reaches through sockets; they may share a GPU.
 --soak: then so many packs without a wait, eight keys at a time, some used again; results of the first and of the last
 pass with a key must be equal bit for bit.
 """
@@ -27,12 +28,17 @@ import statistics
 import time
 from collections import defaultdict
 
-import numpy as np
-import torch
-import torch.distributed as dist
-from new_masks import append_csv, packed
+FORGED = int(os.environ.get("FORGED_RANKS_PER_NODE", "0"))
+if FORGED:
+    node = str(int(os.environ["RANK"]) // FORGED)
+    os.environ.update(TANGRAM_NODE_ID=node, NCCL_HOSTID=node, NCCL_NET="Socket", NCCL_SOCKET_IFNAME="lo")
 
-import tangram
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from new_masks import append_csv, packed  # noqa: E402
+
+import tangram  # noqa: E402
 
 DIM = 128
 SKIPPED = 3
@@ -194,7 +200,7 @@ def main():
     parser.add_argument("--csv")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     packs = Packs(arguments)
     for number in range(arguments.packs + SKIPPED):
         if number == SKIPPED:
@@ -215,8 +221,9 @@ def main():
         if arguments.blocks:
             mask = f"blocks:{arguments.blocks}:{arguments.share}{':near' if arguments.near else ''}"
         before = f'{tangram.__version__},"{torch.cuda.get_device_name()}",{mask}'
+        transport = f"nodes_of_{FORGED}" if FORGED else "copy_engine"
         rows = f"{arguments.tokens},{arguments.tokens},{size},"
-        shape = f"{rows},{arguments.heads},{DIM},{DIM},bfloat16,sm90,copy_engine"
+        shape = f"{rows},{arguments.heads},{DIM},{DIM},bfloat16,sm90,{transport}"
         strategy = "tangram" if arguments.movement == "kv" else f"movement_{arguments.movement}"
         lines = []
         for figure, values in sorted(packs.figures.items()):

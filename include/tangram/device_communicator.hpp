@@ -63,6 +63,9 @@ struct AgreedRows {
   /// `reduces`' sends, by stage, then by source.
   std::vector<std::vector<int64_t>> return_begin;
   std::vector<int64_t> return_rows;  ///< by rank: of all of them
+  /// By stage, then by rank: the tables of all ranks, kept as long as this. Transports over
+  /// several nodes read them; empty: they gather them.
+  std::vector<std::vector<const Exchange*>> casts, reduces;
 };
 
 /// What one pass (forward or backward of one plan) moves. The same number of stages and the same tensor shapes on all
@@ -85,6 +88,8 @@ struct DevicePassSpec {
   /// passes of a communicator that say so share memory, as much as the largest needs, where the transport can. Alike on
   /// all ranks. With more than two slots receive buffers are the pass's own nevertheless.
   bool shares_memory = false;
+  /// The pass is open while another one of its communicator is: it shares memory with such passes alone.
+  bool opens_beside = false;
   /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
   /// they are sent once their receivers have called release_credit(). Alike on all ranks; only where there is
   /// RecvBufferReuse.

@@ -46,8 +46,8 @@ int checked_size(int size) {
 CopyEngineGroup::CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config)
     : state(control, config),
       heap(control, state.timeout_s()),
-      recv_buffers(spare(config, 0.375)),
-      returns(spare(config, 1)),
+      recv_buffers{SharedSlotArea(spare(config, 0.375)), SharedSlotArea(spare(config, 0.375))},
+      returns{SharedSlotArea(spare(config, 1)), SharedSlotArea(spare(config, 1))},
       control_block(heap.allocate(ControlOffsets(checked_size(control.size())).end(), "copy engines: control block")),
       lockstep_(config.lockstep) {
   control.require_agreement(static_cast<uint64_t>(config.lockstep), "lockstep");

@@ -49,7 +49,8 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  SharedSlotArea recv_buffers, returns;  // of passes that share memory
+  /// Of passes that share memory; of those that are open beside another, memory of their own.
+  std::array<SharedSlotArea, 2> recv_buffers, returns;
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
   cuda::DeviceBuffer counters;  // epochs; all_reduces
@@ -95,7 +96,13 @@ class CopyEngineCommunicator final : public DeviceCommunicator {
   void abort(std::string_view reason) noexcept override { group_->state.give_up(reason); }
   TrafficCounters counters() const override { return group_->state.counters(); }
   void reset_counters() override { group_->state.reset_counters(); }
-  int64_t shared_bytes() const override { return group_->recv_buffers.bytes(rank()) + group_->returns.bytes(rank()); }
+  int64_t shared_bytes() const override {
+    int64_t bytes = 0;
+    for (const auto* areas : {&group_->recv_buffers, &group_->returns}) {
+      for (const SharedSlotArea& area : *areas) bytes += area.bytes(rank());
+    }
+    return bytes;
+  }
 
  private:
   std::shared_ptr<CopyEngineGroup> group_;

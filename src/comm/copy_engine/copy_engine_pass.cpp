@@ -32,20 +32,23 @@ CopyEnginePass::CopyEnginePass(std::shared_ptr<CopyEngineGroup> group, const Dev
   layout_ = make_pass_layout(caller, spec_);
   const std::shared_ptr<const AgreedRows> rows = rows_of_ranks(caller);
   place_returns(layout_, caller, rows->return_begin);
+  const size_t beside = spec_.opens_beside ? 1 : 0;
   if (spec_.recv_buffers_of != nullptr) {
     recv_buffers_ = static_cast<const CopyEnginePass&>(*spec_.recv_buffers_of).recv_buffers_;
   } else {
     recv_buffers_ = std::make_shared<SlotTensors>(
-        control, group_->heap, shares_memory() ? &group_->recv_buffers : nullptr,
+        control, group_->heap, shares_memory() ? &group_->recv_buffers[beside] : nullptr,
         SlotTensors::Shape{rows->recv_buffers, recv_row_bytes(spec_), spec_.num_slots, 0, 0},
         "receive buffers of '" + spec_.label + "'", meet);
   }
   const size_t num_credits = spec_.credited.empty() ? 0 : spec_.casts.size();
   const int64_t num_flags = static_cast<int64_t>(spec_.casts.size() + spec_.reduces.size() + num_credits) * caller.size;
+  // Owned rows are alike on all ranks, but for those of relays.
+  const bool knows_more = !spec_.returns.empty() && !spec_.opens_beside;
   returns_ = std::make_unique<SlotTensors>(
-      control, group_->heap, spec_.shares_memory ? &group_->returns : nullptr,
+      control, group_->heap, spec_.shares_memory ? &group_->returns[beside] : nullptr,
       SlotTensors::Shape{rows->return_rows, return_row_bytes(spec_), spec_.num_return_slots, num_flags,
-                         spec_.returns.empty() ? 0 : spec_.returns[0].owned_rows / kLeastReturnShare},
+                         knows_more ? spec_.returns[0].owned_rows / kLeastReturnShare : 0},
       "return areas of '" + spec_.label + "'", meet);
   host_tables_ = std::make_unique<HostTables>();
   HostTables& tables = *host_tables_;

@@ -52,6 +52,7 @@ void ControlBlockAgreement::state(const AgreementRecord& statement) {
     pending.peers.push_back(peer);
     wait_until([&] { return is_far_behind(peer) ? peer : -1; });
   }
+  wait_until([&] { return control_block_.is_ahead_of_links(rank_) ? rank_ : -1; });
   control_block_.make_agreement_record(rank_, statement);
   const std::lock_guard lock(mutex_);
   compare(pending);

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// ControlBlockAgreement: checks that all ranks of a host make the same, without waiting for other ranks.
+// ControlBlockAgreement: checks that all ranks of a group make the same, without waiting for other ranks. Between nodes
+// control links copy what they say (ControlLinks).
 #pragma once
 
 #include <atomic>

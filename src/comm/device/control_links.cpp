@@ -42,7 +42,7 @@ void set_user_timeout(int fd, double timeout_s) {
 
 /// One size for all, so that a stream of them needs no headers.
 struct ControlLinks::Message {
-  enum Kind : uint32_t { kRow = 1, kFailure = 2, kFingerprint = 3 };
+  enum Kind : uint32_t { kRow = 1, kFailure = 2, kFingerprint = 3, kStatement = 4 };
   static constexpr uint32_t kMagic = 0x74676e6c;
 
   uint32_t magic = kMagic;
@@ -50,9 +50,11 @@ struct ControlLinks::Message {
   RowState row;
   FailureState failure;
   int64_t blamed = -1;  // kFailure: rank whose reason to give up is `text`
-  char text[200] = {};
+  char text[200] = {};  // kStatement: the refusal
   CallFingerprint fingerprint;
+  uint64_t options = 0;  // kStatement
 };
+static_assert(sizeof(AgreementRecord::refusal) == 200);
 
 ControlLinks::ControlLinks(HostControlBlock& control_block, Communicator& control, double timeout_s)
     : control_block_(control_block), rank_(control.rank()), timeout_s_(timeout_s) {
@@ -93,9 +95,18 @@ void ControlLinks::run() {
       send(rank);
       is_connected = is_connected || peers_[static_cast<size_t>(rank)].fd;
     }
+    note_statements_sent();
     if (end_s && (!is_connected || now_s > *end_s)) return;
     wait(kLook_s);
   }
+}
+
+void ControlLinks::note_statements_sent() {
+  uint64_t sent = control_block_.num_statements(rank_);
+  for (const Peer& peer : peers_) {
+    if (peer.fd) sent = std::min(sent, peer.num_statements);
+  }
+  control_block_.mark_sent(sent);
 }
 
 ControlLinks::RowState ControlLinks::own_row() const {
@@ -119,6 +130,14 @@ void ControlLinks::prepare(int rank, double now_s) {
     message.kind = Message::kFingerprint;
     message.fingerprint = *next;
     put(message);
+  }
+  while (const std::optional<AgreementRecord> next = control_block_.statement(rank_, peer.num_statements)) {
+    message.kind = Message::kStatement;
+    message.fingerprint = next->fingerprint;
+    message.options = next->options;
+    std::memcpy(message.text, next->refusal, sizeof(message.text));
+    put(message);
+    ++peer.num_statements;
   }
   const cuda::ControlBlockRow& told = control_block_.row(rank);
   const FailureState failure{HostControlBlock::load(told.report), HostControlBlock::load(told.host_abort)};
@@ -215,6 +234,14 @@ bool ControlLinks::take(int rank, const Message& message) {
       cuda::ControlBlockRow& own = control_block_.row(rank_);
       if (message.failure.report != 0) HostControlBlock::store_first(own.report, message.failure.report);
       if (message.failure.host_abort != 0) HostControlBlock::store_first(own.host_abort, message.failure.host_abort);
+      return true;
+    }
+    case Message::kStatement: {
+      AgreementRecord statement;
+      statement.fingerprint = message.fingerprint;
+      statement.options = message.options;
+      std::memcpy(statement.refusal, message.text, sizeof(statement.refusal) - 1);
+      control_block_.make_agreement_record(rank, statement);
       return true;
     }
     case Message::kFingerprint: control_block_.show_fingerprint(rank, message.fingerprint); return true;

@@ -22,7 +22,8 @@ namespace tangram::comm {
 /// does not know the difference. A connection that ends before its peer has left says that the peer's process has; one
 /// that the system gives up, because nothing was acknowledged for a quarter of the timeout, that its node is lost.
 ///
-/// Not copied: agreement records, which ranks of several nodes do not make.
+/// Agreement records are sent in the order in which they are made. A rank makes no more than the control block holds
+/// before they have been taken from there (HostControlBlock::mark_sent).
 class ControlLinks {
  public:
   /// Collective over `control`. The control block must be a linked one and outlive the links.
@@ -50,6 +51,7 @@ class ControlLinks {
     RowState sent_row;
     FailureState sent_failure;
     uint64_t num_fingerprints = 0;
+    uint64_t num_statements = 0;
     double sent_s = 0, heard_s = 0;
     bool has_said_all = false;  // this rank leaves, and nothing more will come
   };
@@ -57,6 +59,8 @@ class ControlLinks {
   void run();
   /// Puts what has changed into `out`.
   void prepare(int rank, double now_s);
+  /// Of the peers that are still connected: what has been put into `out` for all.
+  void note_statements_sent();
   void send(int rank);
   void receive(int rank);
   bool take(int rank, const Message& message);

@@ -78,7 +78,7 @@ std::unique_ptr<DeviceCommunicator> make_levels(Communicator& world, const Devic
   levels.kept = controls;
   levels.node = make_level(controls->node(), node);
   levels.across = make_level(controls->across(), across);
-  levels.work = std::make_shared<comm::DeviceNodeWork>();
+  levels.work = std::make_shared<comm::DeviceNodeWork>(config.exact_memory);
   return std::make_unique<comm::NodeCommunicator>(world, nodes, std::move(levels));
 }
 

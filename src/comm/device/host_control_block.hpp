@@ -70,6 +70,12 @@ class HostControlBlock {
   static constexpr uint64_t kStatements = 64;
   void make_agreement_record(int rank, const AgreementRecord& statement);
   uint64_t num_statements(int rank) const { return load(statements_row(rank).num_made); }
+  /// Over several nodes: so many of this rank's have been taken from here for all peers.
+  void mark_sent(uint64_t num_statements) { num_sent_.store(num_statements, std::memory_order_release); }
+  /// Whether this rank's next statement would take the place of one that is still to be sent.
+  bool is_ahead_of_links(int rank) const {
+    return is_linked_ && num_statements(rank) >= num_sent_.load(std::memory_order_acquire) + kStatements;
+  }
   /// Number `number`, from 0, or nothing where it has not been made, or was so long ago.
   std::optional<AgreementRecord> statement(int rank, uint64_t number) const;
 
@@ -107,6 +113,7 @@ class HostControlBlock {
 
   int size_ = 0;
   bool is_linked_ = false;
+  std::atomic<uint64_t> num_sent_ = 0;
   std::shared_ptr<Memory> memory_;
 };
 

@@ -91,8 +91,9 @@ void check_own(int size, const DevicePassSpec& spec) {
 
 /// Everything but rows and tables, which must be alike on all ranks.
 std::string common_text(const DevicePassSpec& spec, int recv_buffer_number) {
-  std::string text = fmt::format("{};{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(),
-                                 spec.num_slots, spec.num_return_slots, recv_buffer_number, spec.shares_memory);
+  std::string text =
+      fmt::format("{};{};{};{};{};{};{};{}", spec.label, spec.casts.size(), spec.reduces.size(), spec.num_slots,
+                  spec.num_return_slots, recv_buffer_number, spec.shares_memory, spec.opens_beside);
   for (const int stage : spec.credited) text += fmt::format(";credit {}", stage);
   for (const RecvTensor& tensor : spec.recv_buffers) {
     text += fmt::format(";{}x{} {}", tensor.heads, tensor.dim, to_string(tensor.dtype));

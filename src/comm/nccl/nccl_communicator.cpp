@@ -11,6 +11,10 @@ namespace tangram::comm {
 
 std::shared_ptr<DevicePass> NcclCommunicator::prepare_pass(const DevicePassSpec& spec) {
   check();
+  if (group_->agrees_later() && spec.agreed != nullptr) {
+    require_valid(size(), spec);
+    return std::make_shared<NcclPass>(group_, spec);
+  }
   const auto* shared = pass_that_shares_recv_buffer<NcclPass>(control(), spec, *group_);
   check_pass_spec(control(), spec, shared == nullptr ? -1 : shared->number());
   return std::make_shared<NcclPass>(group_, spec);

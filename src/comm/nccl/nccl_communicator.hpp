@@ -23,6 +23,10 @@ class NcclCommunicator final : public DeviceCommunicator {
   Communicator& control() override { return group_->state().control(); }
   KernelTransfers kernel_transfers() const override { return {.recv_buffer_reuse = RecvBufferReuse::kInOrder}; }
 
+  Agreement* agreement() override { return group_->agrees_later() ? &group_->state().agreement() : nullptr; }
+  /// Ranks of a node have a GPU each (NcclGroup).
+  std::optional<bool> shares_gpus() const override { return false; }
+
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   void set_call_fingerprint(const CallFingerprint& fingerprint) override {
     group_->state().set_call_fingerprint(fingerprint);

@@ -39,6 +39,9 @@ class NcclGroup {
   /// Thread blocks of an exchange at most.
   int max_ctas() const { return max_ctas_; }
 
+  /// Ranks find out what each of them makes without meeting. Not where everything is compared before rows move.
+  bool agrees_later() const { return agrees_later_; }
+
   /// Where messages begin: `tensors[t]`, and the staging buffer.
   struct Buffers {
     std::span<char* const> tensors;
@@ -88,6 +91,7 @@ class NcclGroup {
   const bool is_one_node_;
   const int max_ctas_;
   GroupState state_;
+  bool agrees_later_ = false;
   int device_ = 0;
   double lost_since_s_ = 0;  // when NCCL first said that a peer is gone; 0: it has not
   OwnedStream stream_;

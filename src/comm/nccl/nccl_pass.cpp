@@ -19,9 +19,9 @@ namespace {
 constexpr int64_t kRecvBufferAlignment = 1024;
 constexpr int kPackBlocks = 64;  // bound by memory, and short
 
-MoveParams move_params(const cuda::DeviceBuffer& chunks, size_t count, char* const* bases) {
+MoveParams move_params(const Chunk* chunks, size_t count, char* const* bases) {
   MoveParams params;
-  params.chunks = chunks.as<Chunk>();
+  params.chunks = chunks;
   params.count = static_cast<int>(count);
   params.bases = bases;
   return params;
@@ -53,15 +53,10 @@ NcclRecvBuffer::NcclRecvBuffer(const std::vector<RecvTensor>& tensors, int num_s
     const size_t place = shared != nullptr ? 0 : static_cast<size_t>(slot);
     for (const size_t offset : offsets) addresses_.push_back(memory_->as<char>() + place * slot_bytes + offset);
   }
-  device_addresses_ = cuda::DeviceBuffer::copy_of(addresses_);
 }
 
 std::span<char* const> NcclRecvBuffer::tensors(int slot) const {
   return std::span(addresses_).subspan(static_cast<size_t>(slot) * num_tensors_, num_tensors_);
-}
-
-char* const* NcclRecvBuffer::device_tensors(int slot) const {
-  return device_addresses_.as<char*>() + static_cast<size_t>(slot) * num_tensors_;
 }
 
 NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
@@ -74,9 +69,16 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
     recv_buffers_ = std::make_shared<NcclRecvBuffer>(spec_.recv_buffers, spec_.num_slots,
                                                      shares_memory() ? &group_->shared().recv_buffers : nullptr);
   }
-  casts_ = upload_stages(cast_messages(caller, spec_));
-  reduces_ = upload_stages(return_messages(caller, spec_, layout_));
+  casts_ = name_stages(cast_messages(caller, spec_));
+  reduces_ = name_stages(return_messages(caller, spec_, layout_));
   take_staging();
+  upload();
+  if (!meets()) return;
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  group_->state().control().barrier("prepare_pass: ready");
+}
+
+void NcclPass::upload() {
   const std::vector<int64_t> row_bytes = recv_row_bytes(spec_);
   std::vector<Chunk> own_chunks;
   for (size_t t = 0; t < row_bytes.size(); ++t) {
@@ -86,12 +88,18 @@ NcclPass::NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec)
     }
   }
   num_own_chunks_ = own_chunks.size();
-  own_chunks_ = cuda::DeviceBuffer::copy_of(own_chunks);
-  merge_begin_ = cuda::DeviceBuffer::copy_of(layout_.merge.begin);
-  merge_entries_ = cuda::DeviceBuffer::copy_of(layout_.merge.entries);
-  merge_before_ = cuda::DeviceBuffer::copy_of(layout_.merge.num_before);
-  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  group_->state().control().barrier("prepare_pass: ready");
+  own_chunks_ = tables_.add(own_chunks);
+  merge_begin_ = tables_.add(layout_.merge.begin);
+  merge_entries_ = tables_.add(layout_.merge.entries);
+  merge_before_ = tables_.add(layout_.merge.num_before);
+  const std::vector<char*> send_base = {send_staging_->as<char>()};
+  send_base_ = tables_.add(send_base);
+  tensor_addresses_ = tables_.add(recv_buffers_->addresses());
+  tables_.upload();
+}
+
+char* const* NcclPass::device_tensors() const {
+  return tables_.at<char*>(tensor_addresses_) + static_cast<size_t>(slot_) * spec_.recv_buffers.size();
 }
 
 void NcclPass::take_staging() {
@@ -105,7 +113,6 @@ void NcclPass::take_staging() {
   NcclGroup::Shared* shared = shares_memory() ? &group_->shared() : nullptr;
   send_staging_ = memory_of(shared != nullptr ? &shared->send_staging : nullptr, static_cast<size_t>(send_bytes));
   recv_staging_ = memory_of(shared != nullptr ? &shared->recv_staging : nullptr, static_cast<size_t>(recv_bytes));
-  send_base_ = cuda::DeviceBuffer::copy_of(std::vector<char*>{send_staging_->as<char>()});
   std::vector<size_t> offsets;
   size_t return_bytes = 0;
   for (const int64_t row_bytes : return_row_bytes(spec_)) {
@@ -123,15 +130,16 @@ int64_t NcclPass::own_bytes() const {
   return bytes;
 }
 
-std::vector<NcclPass::Stage> NcclPass::upload_stages(std::vector<StageMessages> stages) {
-  std::vector<Stage> uploaded(stages.size());
+std::vector<NcclPass::Stage> NcclPass::name_stages(std::vector<StageMessages> stages) {
+  std::vector<Stage> named(stages.size());
   for (size_t s = 0; s < stages.size(); ++s) {
-    uploaded[s].pack = cuda::DeviceBuffer::copy_of(stages[s].pack);
-    uploaded[s].convert = cuda::DeviceBuffer::copy_of(stages[s].convert);
-    uploaded[s].unpack = cuda::DeviceBuffer::copy_of(stages[s].unpack);
-    uploaded[s].messages = std::move(stages[s]);
+    Stage& stage = named[s];
+    stage.messages = std::move(stages[s]);
+    stage.pack = tables_.add(stage.messages.pack);
+    stage.convert = tables_.add(stage.messages.convert);
+    stage.unpack = tables_.add(stage.messages.unpack);
   }
-  return uploaded;
+  return named;
 }
 
 void NcclPass::open() {
@@ -149,16 +157,17 @@ int NcclPass::begin(std::span<const ConstTensorView> own, void* stream) {
     epoch_.cancel();
     throw;
   }
+  tables_.before_call(cuda::as_stream(stream));
   open();
   if (!own.empty()) {
-    MoveParams params = move_params(own_chunks_, num_own_chunks_, recv_buffers_->device_tensors(slot_));
+    MoveParams params = move_params(tables_.at<Chunk>(own_chunks_), num_own_chunks_, device_tensors());
     for (size_t t = 0; t < own.size(); ++t) params.sources[t] = own[t].data;
     launch_move(params, kPackBlocks, cuda::as_stream(stream));
   }
   return slot_;
 }
 
-int NcclPass::begin_kept(KeptSlot kept, void*) {
+int NcclPass::begin_kept(KeptSlot kept, void* stream) {
   group_->state().check();
   epoch_.begin();
   try {
@@ -168,6 +177,7 @@ int NcclPass::begin_kept(KeptSlot kept, void*) {
     throw;
   }
   slot_ = kept.slot;
+  tables_.before_call(cuda::as_stream(stream));
   open();
   return slot_;
 }
@@ -194,7 +204,8 @@ void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
     }
     for (const bool converts : {false, true}) {
       const std::vector<Chunk>& chunks = converts ? messages.convert : messages.pack;
-      MoveParams params = move_params(converts ? stage.convert : stage.pack, chunks.size(), send_base_.as<char*>());
+      MoveParams params = move_params(tables_.at<Chunk>(converts ? stage.convert : stage.pack), chunks.size(),
+                                      tables_.at<char*>(send_base_));
       std::copy(tensors.begin(), tensors.end(), params.sources);
       (converts ? launch_convert : launch_move)(params, kPackBlocks, own);
     }
@@ -203,7 +214,7 @@ void NcclPass::transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx,
     group_->exchange(messages.sends, {tensors, send_staging_->as<char>()}, messages.recvs,
                      {targets, recv_staging_->as<char>()});
     group_->end();
-    MoveParams params = move_params(stage.unpack, messages.unpack.size(), device_targets);
+    MoveParams params = move_params(tables_.at<Chunk>(stage.unpack), messages.unpack.size(), device_targets);
     params.sources[0] = recv_staging_->as<char>();
     launch_move(params, kPackBlocks, own);
     cuda::check(cudaEventRecord(stage.done.get(), own), "cudaEventRecord");
@@ -217,7 +228,7 @@ void NcclPass::cast(int stage, std::span<const ConstTensorView> sources, void* s
   check_sources(spec_, sources, layout_.min_source_rows(stage));
   epoch_.cast(stage);
   transfer(casts_[static_cast<size_t>(stage)], cuda::WaitKind::kReadyFlag, stage, sources,
-           recv_buffers_->tensors(slot_), recv_buffers_->device_tensors(slot_), cuda::as_stream(stream));
+           recv_buffers_->tensors(slot_), device_tensors(), cuda::as_stream(stream));
 }
 
 void NcclPass::wait_group_cast(int stage, void* stream) {
@@ -267,9 +278,9 @@ void NcclPass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
   std::vector<MergeParams> merged;
   for (size_t t = 0; t < own.size(); ++t) {
     MergeParams& params = merged.emplace_back(merge_params(spec_.returns[t], own[t], returned_addresses_[t], sums[t]));
-    params.begin = merge_begin_.as<int32_t>();
-    params.entries = merge_entries_.as<int32_t>();
-    params.num_before = merge_before_.as<int32_t>();
+    params.begin = tables_.at<int32_t>(merge_begin_);
+    params.entries = tables_.at<int32_t>(merge_entries_);
+    params.num_before = tables_.at<int32_t>(merge_before_);
   }
   launch_merge(merged, {}, cuda::as_stream(stream));
 }

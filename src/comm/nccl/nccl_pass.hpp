@@ -11,6 +11,7 @@
 #include "comm/device/slot_pool.hpp"
 #include "comm/nccl/messages.hpp"
 #include "comm/nccl/nccl_group.hpp"
+#include "cuda/packed_arrays.hpp"
 
 namespace tangram::comm {
 
@@ -22,9 +23,9 @@ class NcclRecvBuffer {
 
   SlotPool& slots() { return slots_; }
   int num_slots() const { return slots_.size(); }
-  /// Addresses of the tensors in a slot, on the host and as a table in device memory.
+  /// Addresses of the tensors in a slot; of all slots, one after the other.
   std::span<char* const> tensors(int slot) const;
-  char* const* device_tensors(int slot) const;
+  const std::vector<char*>& addresses() const { return addresses_; }
   int64_t own_bytes() const { return own_bytes_; }
 
  private:
@@ -33,14 +34,13 @@ class NcclRecvBuffer {
   std::shared_ptr<cuda::DeviceBuffer> memory_;
   int64_t own_bytes_ = 0;         // of memory_, where it is not shared
   std::vector<char*> addresses_;  // [slot, tensor]
-  cuda::DeviceBuffer device_addresses_;
 };
 
 /// All transfers are on the group's one stream, in call order, as NCCL wants it. They take multiprocessors: beside
 /// kernels that fill the device they run when those leave some (AttnOptions::sm_margin).
 class NcclPass final : public DevicePass {
  public:
-  /// Collective; the specs of all ranks have been checked.
+  /// Collective, unless the spec is agreed; the specs of all ranks fit together.
   NcclPass(std::shared_ptr<NcclGroup> group, const DevicePassSpec& spec);
 
   using DevicePass::begin;
@@ -74,7 +74,7 @@ class NcclPass final : public DevicePass {
   /// A stage's messages with what kernels need of them in device memory.
   struct Stage {
     StageMessages messages;
-    cuda::DeviceBuffer pack, convert, unpack;
+    cuda::PackedArray pack, convert, unpack;
     OwnedEvent started;  // nothing but the exchange is before the stream
     OwnedEvent done;
   };
@@ -82,7 +82,12 @@ class NcclPass final : public DevicePass {
   /// As of CopyEnginePass.
   bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
   void take_staging();
-  std::vector<Stage> upload_stages(std::vector<StageMessages> stages);
+  std::vector<Stage> name_stages(std::vector<StageMessages> stages);
+  /// What kernels read, in one copy.
+  void upload();
+  bool meets() const { return spec_.agreed == nullptr || !group_->agrees_later(); }
+  /// The tensors of the open slot, as a table in device memory.
+  char* const* device_tensors() const;
   /// Packs, exchanges and unpacks, on the group's stream behind what is on `stream`.
   void transfer(const Stage& stage, cuda::WaitKind kind, int stage_idx, std::span<const ConstTensorView> sources,
                 std::span<char* const> targets, char* const* device_targets, cudaStream_t stream);
@@ -98,11 +103,13 @@ class NcclPass final : public DevicePass {
   std::vector<Stage> casts_;
   std::vector<Stage> reduces_;
   std::shared_ptr<cuda::DeviceBuffer> send_staging_, recv_staging_;  // of one stage at a time, in stream order
-  cuda::DeviceBuffer send_base_;                                     // a table of one address
   std::shared_ptr<cuda::DeviceBuffer> returned_;                     // the return area
   std::vector<char*> returned_addresses_;                            // by tensor
-  cuda::DeviceBuffer merge_begin_, merge_entries_, merge_before_;
-  cuda::DeviceBuffer own_chunks_;  // of own_rows
+  cuda::PackedArrays tables_;
+  cuda::PackedArray send_base_;         // a table of one address
+  cuda::PackedArray tensor_addresses_;  // [slot, tensor]
+  cuda::PackedArray merge_begin_, merge_entries_, merge_before_;
+  cuda::PackedArray own_chunks_;  // of own_rows
   size_t num_own_chunks_ = 0;
   OwnedEvent fork_, join_;
   int slot_ = -1;

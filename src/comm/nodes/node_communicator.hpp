@@ -7,14 +7,34 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "comm/nodes/node_specs.hpp"
 #include "comm/nodes/node_work.hpp"
-#include "comm/nodes/two_level.hpp"
 #include "tangram/device_communicator.hpp"
 
 namespace tangram::comm {
+
+/// NOTE [agreement of two levels]: a rank says what it is about to make to those of its node and to those of its rail.
+/// A rank that makes something else differs from one of these, and through them all ranks hear of it.
+class NodeAgreement final : public Agreement {
+ public:
+  NodeAgreement(Agreement& node, Agreement& across) : levels_{&node, &across} {}
+  void agree(const CallFingerprint& fingerprint, uint64_t options) override {
+    for (Agreement* level : levels_) level->agree(fingerprint, options);
+  }
+  void refuse(std::string_view reason) override {
+    for (Agreement* level : levels_) level->refuse(reason);
+  }
+  void meet() override {
+    for (Agreement* level : levels_) level->meet();
+  }
+
+ private:
+  Agreement* levels_[2];
+};
 
 /// NOTE [failures of two levels]: a rank that is lost is noticed by those of its node and by those in its place of
 /// other nodes. A thread of each rank looks at both levels and gives one up when the other has failed, so that the rest
@@ -29,7 +49,7 @@ class NodeCommunicator final : public DeviceCommunicator {
     std::unique_ptr<DeviceCommunicator> across;
     std::shared_ptr<NodeWork> work;
   };
-  /// `world` connects all ranks, for agreement alone, and must outlive the communicator.
+  /// `world` connects all ranks, for agreement alone, and must outlive the communicator. Collective over it.
   NodeCommunicator(Communicator& world, const NodeLayout& nodes, Levels levels);
   ~NodeCommunicator() override;
 
@@ -38,6 +58,9 @@ class NodeCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return "hierarchical"; }
   int device() const override { return levels_.node->device(); }
   Communicator& control() override { return world_; }
+  /// Where both levels of all ranks have one.
+  Agreement* agreement() override { return agreement_ ? &*agreement_ : nullptr; }
+  std::optional<bool> shares_gpus() const override { return shares_gpus_; }
 
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override;
   void set_call_fingerprint(const CallFingerprint& fingerprint) override {
@@ -52,9 +75,15 @@ class NodeCommunicator final : public DeviceCommunicator {
   TrafficCounters within_node() const override { return levels_.node->counters(); }
   TrafficCounters across_nodes() const override { return levels_.across->counters(); }
   void reset_counters() override;
-  int64_t shared_bytes() const override { return levels_.node->shared_bytes() + levels_.across->shared_bytes(); }
+  int64_t shared_bytes() const override {
+    return levels_.node->shared_bytes() + levels_.across->shared_bytes() + levels_.work->shared_bytes();
+  }
 
  private:
+  /// Alike on all ranks: whether they agree without meeting, and whether any share a GPU.
+  void find_abilities();
+  /// Throws NotAvailable, on this rank alone.
+  void require_room(const DevicePassSpec& spec, const NodeSpecs& specs);
   void watch();
   /// Gives a level up when the other has failed, and says whether one has.
   bool pass_on_failure() noexcept;
@@ -62,6 +91,9 @@ class NodeCommunicator final : public DeviceCommunicator {
   Communicator& world_;
   const NodeLayout nodes_;
   const Levels levels_;
+  std::optional<NodeAgreement> agreement_;
+  std::optional<bool> shares_gpus_;
+  int64_t room_found_ = 0;  // of passes that share memory: what the largest of them needed
   TrafficCounters counters_;
   std::atomic<DeviceCommunicator*> failed_first_ = nullptr;  // the level that did not learn it from the other
   std::atomic<bool> stopping_ = false;

@@ -12,6 +12,8 @@ namespace tangram::comm {
 
 namespace {
 
+constexpr int kStagesAtATime = 2;  // RelayUse::kTwoStages
+
 /// `rows` of each tensor, from rows `from(row)` to rows `to(row)`, in chunks whose peer is the tensor.
 template <class From, class To>
 std::vector<Chunk> chunks_of(const std::vector<RelayedRows>& rows, const std::vector<int64_t>& row_bytes, From from,
@@ -63,11 +65,29 @@ NodePass::NodePass(const DevicePassSpec& spec, NodeSpecs specs, Parts parts, std
     partial_dtypes.push_back(tensor.partial_dtype);
     reduce_dtypes.push_back(tensor.reduce_dtype);
   }
-  // Zeros stay in rows that this rank relays without adding to them.
-  relay_own_ = make_buffers(specs_.return_relay_rows, partial_dtypes);
-  relay_sums_ = make_buffers(specs_.return_relay_rows, reduce_dtypes);
-  node_sums_ = make_buffers(spec_.returns[0].owned_rows, std::vector<DType>(spec_.returns.size(), DType::kFloat32));
+  const size_t num_tensors = spec_.returns.size();
+  relay_own_ = make_buffers(specs_.return_relay_rows, partial_dtypes, 0);
+  relay_sums_ = make_buffers(specs_.return_relay_rows, reduce_dtypes, num_tensors);
+  node_sums_ =
+      make_buffers(spec_.returns[0].owned_rows, std::vector<DType>(num_tensors, DType::kFloat32), 2 * num_tensors);
+  leave_absent_rows();
   own_returns_ = prepare_own_returns();
+}
+
+void NodePass::leave_absent_rows() {
+  std::vector<Range> added, absent;
+  for (const std::vector<RelayedRows>& rows : specs_.own_returns) {
+    for (const RelayedRows& piece : rows) added.push_back(piece.relay);
+  }
+  std::sort(added.begin(), added.end());
+  int64_t row = 0;
+  for (const Range& rows : added) {
+    if (row < rows.begin) absent.push_back({row, rows.begin});
+    row = std::max(row, rows.end);
+  }
+  if (row < specs_.return_relay_rows) absent.push_back({row, specs_.return_relay_rows});
+  const bool leaves = parts_.relay->leave_rows({}, absent);
+  TANGRAM_ASSERT(leaves);  // DevicePassSpec::leaves_rows
 }
 
 int64_t NodePass::Buffers::bytes() const {
@@ -77,7 +97,7 @@ int64_t NodePass::Buffers::bytes() const {
 }
 
 int64_t NodePass::own_bytes() const {
-  int64_t bytes = relay_own_.bytes() + relay_sums_.bytes() + node_sums_.bytes();
+  int64_t bytes = spec_.shares_memory ? 0 : relay_own_.bytes() + relay_sums_.bytes() + node_sums_.bytes();
   for (const auto& part : {parts_.node, parts_.relay, parts_.across}) bytes += part == nullptr ? 0 : part->own_bytes();
   return bytes;
 }
@@ -113,12 +133,14 @@ NodePass::MovesByStage NodePass::prepare_own_returns() {
   return moves;
 }
 
-NodePass::Buffers NodePass::make_buffers(int64_t rows, const std::vector<DType>& dtypes) {
+NodePass::Buffers NodePass::make_buffers(int64_t rows, const std::vector<DType>& dtypes, size_t first_shared) {
   Buffers buffers;
   for (size_t t = 0; t < dtypes.size(); ++t) {
     const ReturnTensor& shape = spec_.returns[t];
     const int64_t row = int64_t{shape.heads} * shape.dim;
-    buffers.memory.push_back(work_->zeros(static_cast<size_t>(rows * row) * size_of(dtypes[t])));
+    const size_t num_bytes = static_cast<size_t>(rows * row) * size_of(dtypes[t]);
+    buffers.memory.push_back(spec_.shares_memory ? work_->shared(first_shared + t, num_bytes)
+                                                 : work_->zeros(num_bytes));
     buffers.views.push_back({{buffers.memory.back().get(), dtypes[t], rows, shape.heads, shape.dim, row, shape.dim}});
   }
   return buffers;
@@ -151,8 +173,15 @@ int NodePass::begin_kept(KeptSlot kept, void* stream) {
 void NodePass::open(void* stream) {
   if (parts_.relay != nullptr) parts_.relay->begin(stream);
   if (parts_.across != nullptr) across_slot_ = parts_.across->begin(stream);
-  waiting_.clear();
-  next_stage_ = 0;
+  sources_.clear();
+  next_stage_ = next_across_ = next_handed_on_ = 0;
+}
+
+bool NodePass::may_cross() const { return !specs_.reuses_relay || next_across_ < next_handed_on_ + kStagesAtATime; }
+
+void NodePass::cross(void* stream) {
+  parts_.across->cast(next_across_, sources_[static_cast<size_t>(next_across_)], stream);
+  ++next_across_;
 }
 
 void NodePass::cast(int stage, std::span<const ConstTensorView> sources, void* stream) {
@@ -164,43 +193,58 @@ void NodePass::cast(int stage, std::span<const ConstTensorView> sources, void* s
           stage, next_stage_);
   epoch_.cast(stage);
   ++next_stage_;
-  for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
-    parts_.across->cast(static_cast<int>(idx), sources, stream);
+  sources_.emplace_back(sources.begin(), sources.end());
+  if (has_across() && stage == next_across_ && may_cross()) {
+    void* from = stream;
+    if (specs_.reuses_relay && stage >= kStagesAtATime) {
+      from = work_->relay_stream();
+      fork_->set(stream);
+      fork_->wait(from);
+    }
+    cross(from);
   }
   parts_.node->cast(stage, sources, stream);
   const Exchange& exchange = spec_.casts[static_cast<size_t>(stage)];
   count(counters_, exchange.rows_sent(), exchange.rows_received(), recv_row_bytes(spec_));
-  waiting_.push_back(stage);
   if (epoch_.all_cast()) hand_on(stream);
 }
 
 void NodePass::hand_on(void* stream) {
-  if (waiting_.empty() || specs_.num_hops == 0) return;
-  void* const relay_stream = work_->relay_stream();
+  if (next_handed_on_ == next_stage_ || !has_across()) return;
   fork_->set(stream);
-  fork_->wait(relay_stream);
+  fork_->wait(work_->relay_stream());
   std::vector<ConstTensorView> relayed;
   for (size_t t = 0; t < spec_.recv_buffers.size(); ++t) {
     relayed.push_back(parts_.across->recv_buffers(static_cast<int>(t), across_slot_));
   }
-  for (const int stage : waiting_) {
-    for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
-      parts_.across->wait_group_cast(static_cast<int>(idx), relay_stream);
-      parts_.node->cast(static_cast<int>(std::ssize(spec_.casts) + idx), relayed, relay_stream);
-      const auto& own = own_casts_[static_cast<size_t>(idx)];
-      if (own != nullptr) own->run(relayed, static_cast<size_t>(slot_), relay_stream);
-    }
-    handed_on_[static_cast<size_t>(stage)]->set(relay_stream);
+  while (next_handed_on_ < next_stage_) hand_on_stage(next_handed_on_, relayed);
+}
+
+void NodePass::hand_on_stage(int stage, std::span<const ConstTensorView> relayed) {
+  void* const relay_stream = work_->relay_stream();
+  parts_.across->wait_group_cast(stage, relay_stream);
+  const auto number = [&](int64_t idx) { return static_cast<int>(std::ssize(spec_.casts) + idx); };
+  for (int64_t idx = forward(stage).begin; idx < forward(stage).end; ++idx) {
+    parts_.node->cast(number(idx), relayed, relay_stream);
   }
-  waiting_.clear();
+  const auto& own = own_casts_[static_cast<size_t>(stage)];
+  if (own != nullptr) own->run(relayed, static_cast<size_t>(slot_), relay_stream);
+  ++next_handed_on_;
+  if (specs_.reuses_relay && next_across_ < next_stage_) {
+    for (int64_t idx = forward(stage).begin; idx < forward(stage).end; ++idx) {
+      parts_.node->wait_send(number(idx), relay_stream);
+    }
+    cross(relay_stream);
+  }
+  handed_on_[static_cast<size_t>(stage)]->set(relay_stream);
 }
 
 void NodePass::wait_group_cast(int stage, void* stream) {
   epoch_.wait_group_cast(stage);
   hand_on(stream);
   parts_.node->wait_group_cast(stage, stream);
-  if (specs_.num_hops == 0) return;
-  for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
+  if (!has_across()) return;
+  for (int64_t idx = forward(stage).begin; idx < forward(stage).end; ++idx) {
     parts_.node->wait_group_cast(static_cast<int>(std::ssize(spec_.casts) + idx), stream);
   }
   handed_on_[static_cast<size_t>(stage)]->wait(stream);
@@ -208,9 +252,7 @@ void NodePass::wait_group_cast(int stage, void* stream) {
 
 void NodePass::wait_started(int stage, void* stream) {
   epoch_.wait_group_cast(stage);
-  for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
-    parts_.across->wait_started(static_cast<int>(idx), stream);
-  }
+  if (stage < next_across_) parts_.across->wait_started(stage, stream);
 }
 
 int NodePass::transfer_sms() const {
@@ -221,9 +263,11 @@ void NodePass::reduce(int stage, std::span<const ConstTensorView> partials, void
   epoch_.require_open("reduce");
   check_partials(spec_, partials);
   epoch_.reduce(stage);
-  for (int64_t idx = between(stage).begin; idx < between(stage).end; ++idx) {
+  for (int64_t idx = forward(stage).begin; idx < forward(stage).end; ++idx) {
     parts_.relay->reduce(static_cast<int>(idx), partials, stream);
-    const auto& own = own_returns_[static_cast<size_t>(idx)];
+  }
+  if (has_across()) {
+    const auto& own = own_returns_[static_cast<size_t>(stage)];
     if (own != nullptr) own->run(partials, 0, stream);
   }
   parts_.node->reduce(stage, partials, stream);
@@ -239,7 +283,7 @@ void NodePass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
   epoch_.require_open("finish_reduce");
   check_sums(spec_, own, sums);
   epoch_.finish_reduce();
-  if (specs_.num_hops == 0) {
+  if (!has_across()) {
     parts_.node->finish_reduce(own, sums, stream);
     return;
   }
@@ -256,7 +300,7 @@ void NodePass::finish_reduce(std::span<const ConstTensorView> own, std::span<con
 
 void NodePass::close(void* stream) {
   epoch_.end();
-  if (specs_.num_hops == 0) return;
+  if (!has_across()) return;
   // What was handed on reads the relay buffer and writes the receive buffers.
   for (const auto& mark : handed_on_) mark->wait(stream);
 }

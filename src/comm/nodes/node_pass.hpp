@@ -15,7 +15,8 @@
 namespace tangram::comm {
 
 /// Relayed rows are handed on by a stream of their own, which waits for the network where the caller's does not. Own
-/// rows of a node are sent first in all stages: what is handed on would hold them up in the transport's queue.
+/// rows of a node are sent first in all stages: what is handed on would hold them up in the transport's queue. Where
+/// relayed rows land on those of two stages before, that stream also receives them, once those have been handed on.
 class NodePass final : public DevicePass {
  public:
   /// What the pass is made of; `relay` and `across` are null where they have no stages.
@@ -62,17 +63,24 @@ class NodePass final : public DevicePass {
     int64_t bytes() const;
   };
 
-  using MovesByStage = std::vector<std::unique_ptr<NodeWork::Moves>>;  // by between-stage; null: nothing
+  using MovesByStage = std::vector<std::unique_ptr<NodeWork::Moves>>;  // null: nothing
 
   MovesByStage prepare_own_casts();
   MovesByStage prepare_own_returns();
-  Buffers make_buffers(int64_t rows, const std::vector<DType>& dtypes);
-  /// The between-stages of a stage.
-  Range between(int stage) const { return {int64_t{stage} * specs_.num_hops, int64_t{stage + 1} * specs_.num_hops}; }
+  /// `first_shared`: the number of the first tensor's memory where passes share it.
+  Buffers make_buffers(int64_t rows, const std::vector<DType>& dtypes, size_t first_shared);
+  void leave_absent_rows();
+  /// The forward stages of a stage.
+  Range forward(int stage) const { return {int64_t{stage} * specs_.num_hops, int64_t{stage + 1} * specs_.num_hops}; }
+  bool has_across() const { return specs_.num_hops > 0; }
   void open(void* stream);
   void close(void* stream);
   /// Puts on the relay stream what has to be handed on of the stages that were cast.
   void hand_on(void* stream);
+  void hand_on_stage(int stage, std::span<const ConstTensorView> relayed);
+  /// Whether rows of `next_across_` may come before more has been handed on.
+  bool may_cross() const;
+  void cross(void* stream);
 
   const DevicePassSpec spec_;
   const NodeSpecs specs_;
@@ -85,8 +93,10 @@ class NodePass final : public DevicePass {
   std::vector<std::unique_ptr<NodeWork::Mark>> handed_on_;  // by stage
   std::unique_ptr<NodeWork::Mark> fork_;
   Buffers relay_own_, relay_sums_, node_sums_;
-  std::vector<int> waiting_;  // stages that were cast and not handed on
-  int next_stage_ = 0;        // to be cast
+  std::vector<std::vector<ConstTensorView>> sources_;  // by stage that was cast
+  int next_stage_ = 0;                                 // to be cast
+  int next_across_ = 0;                                // whose rows are to come across
+  int next_handed_on_ = 0;
   int slot_ = -1;
   int across_slot_ = -1;
 };

@@ -12,12 +12,13 @@
 
 namespace tangram::comm {
 
-/// NOTE [passes of two levels]: stage s and node distance d make between-stage `s * num_hops + d - 1`. Ranks are
-/// counted by their places in a node and by nodes.
-///   casts    `across` brings rows to a relay buffer, in which those of each distance have a range; `node` casts what
-///            stays in the node as stages [0, S), then relayed rows as stages S + between-stage.
-///   returns  `relay` reduces the partial rows of a node into a relay buffer at the relay, `across` the sums of relay
-///            buffers into the owner's rows, `node` those of the owner's own node.
+/// NOTE [passes of two levels]: ranks are counted by their places in a node and by nodes. Stage s and node distance d
+/// make forward stage `s * num_hops + d - 1`.
+///   casts    `across` brings rows to a relay buffer (NOTE [relay areas]); `node` casts what stays in the node as stages
+///            [0, S), then relayed rows as stages S + forward stage.
+///   returns  `relay` reduces the partial rows of a node into a relay buffer at the relay, by forward stage, `across`
+///            the sums of relay buffers into the owner's rows, `node` those of the owner's own node.
+/// Where all ranks know all tables (DevicePassSpec::agreed), so do those of each of these.
 struct NodeSpecs {
   int num_hops = 0;
   DevicePassSpec node;
@@ -25,14 +26,20 @@ struct NodeSpecs {
   DevicePassSpec across;  // without stages on a single node
   int64_t cast_relay_rows = 0;
   int64_t return_relay_rows = 0;
-  /// By between-stage: rows of the relay buffer that this rank needs or adds to itself; `target` in its receive buffers
-  /// or partial rows.
+  /// Relayed rows of stage s land where those of stage s - 2 were.
+  bool reuses_relay = false;
+  /// By stage: rows of the relay buffer that this rank needs or adds to itself; `target` in its receive buffers or
+  /// partial rows.
   std::vector<std::vector<RelayedRows>> own_casts;
   std::vector<std::vector<RelayedRows>> own_returns;
 };
 
-/// `casts` and `reduces` are those of `spec` for all ranks. `recv_buffers_of` of the result is for the caller to set.
+/// `casts` and `reduces` are those of `spec` for all ranks. `in_order`: relayed rows come by calls of the receiver's
+/// own (RecvBufferReuse::kInOrder). `recv_buffers_of` of the result is for the caller to set.
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
-                          const StageTables& reduces);
+                          const StageTables& reduces, bool in_order);
+
+/// Memory of this rank that what it relays takes: rows of keys, with what NCCL packs, and of gradients.
+int64_t relay_bytes(const DevicePassSpec& spec, const NodeSpecs& specs);
 
 }  // namespace tangram::comm

@@ -38,6 +38,14 @@ class NodeWork {
   /// On which relayed rows are handed on.
   virtual void* relay_stream() = 0;
   virtual std::shared_ptr<void> zeros(size_t num_bytes) = 0;
+  /// Memory number `which`, below kNumShared, of all passes that share memory: as large as the largest wants, with what
+  /// others left. Those that were made before keep what they have where it grows.
+  static constexpr size_t kNumShared = 12;
+  virtual std::shared_ptr<void> shared(size_t which, size_t num_bytes) = 0;
+  /// What shared() holds.
+  virtual int64_t shared_bytes() const = 0;
+  /// Memory that passes may still take.
+  virtual int64_t free_bytes() const = 0;
   /// `bases[set][p]` is where chunks of `peer` p go.
   virtual std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                             const std::vector<std::vector<char*>>& bases) = 0;

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// TwoLevelTables: the tables of an exchange between ranks on several nodes, split so that each row crosses to a node
-// once. Plain functions of the tables of all ranks, so that host and GPU transports share them.
+// TwoLevel: the tables of a pass between ranks on several nodes, split so that each row crosses to a node once. Plain
+// functions of the tables of all ranks.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <map>
 #include <vector>
 
 #include "tangram/exchange.hpp"
@@ -26,7 +26,10 @@ struct NodeLayout {
   int across(int rank, int distance) const;
 };
 
-/// Rows of a relay buffer that the relaying rank needs itself, and where they belong in its own buffer.
+/// The tables of all ranks, by stage, then by rank.
+using StageTables = std::vector<std::vector<const Exchange*>>;
+
+/// Rows of a relay area that the relaying rank needs itself, and where they belong in its own buffer.
 struct RelayedRows {
   Range relay;
   int64_t target = 0;
@@ -34,40 +37,77 @@ struct RelayedRows {
   friend bool operator==(const RelayedRows&, const RelayedRows&) = default;
 };
 
-/// What a rank does for one node distance d of 1, ..., num_nodes - 1: rows go to the rank in the same place d nodes on,
-/// each once, into its relay buffer, and from there to those of its node that need them.
-struct Hop {
-  int source = 0;          // rank whose rows this one relays
-  int target = 0;          // rank that relays this one's
-  int64_t relay_rows = 0;  // of the own relay buffer
-  Exchange between;        // cast: rows of the shard -> rows of the target's relay buffer
-  Exchange forward;        // cast: rows of relay buffers -> rows of the buffers in the node
-  std::vector<RelayedRows> own;
-  Exchange return_forward;  // cast: partial rows of the node -> a staging area at the relay
-  Exchange return_between;  // cast: rows of the relay buffer -> a staging area at the owner
-};
-
-/// NOTE [two levels]: a cast runs `direct` and all hops, in any order. A reduction runs backwards: partial rows of a
-/// node come together at the relay, are added there, and only the sums cross to the owner. Rows come back beside the
-/// owned ones, into staging areas that hold the rows of `direct.sends` (of a hop: of `forward.sends` at the relay, of
-/// `between.sends` at the owner) one after the other, so that the order of a sum does not depend on who came first.
+/// What a rank does in one stage. Ranks are those of the group.
 struct TwoLevelTables {
-  Exchange direct;         // cast: rows of the shard -> rows of the buffers of the own node
-  Exchange return_direct;  // cast: partial rows -> a staging area at owners of the own node
-  std::vector<Hop> hops;   // by distance - 1
+  Exchange direct;                // cast: rows of the shard -> rows of the buffers of the own node
+  Exchange between;               // cast: rows of the shard -> the relay areas of other nodes, in the own place there
+  std::vector<Exchange> forward;  // by distance - 1, cast: relay areas -> rows of the buffers in the node
+  std::vector<RelayedRows> own;
+
+  friend bool operator==(const TwoLevelTables&, const TwoLevelTables&) = default;
 };
 
-/// The tables of one rank. `ranks` are the tables of all ranks, as those of a group_cast, which fit together.
-TwoLevelTables make_two_level(const NodeLayout& nodes, std::span<const Exchange> ranks, int rank);
+/// NOTE [relay areas] A relay has, for the source at each node distance, a part of its area with the rows that the node
+/// needs of it, ascending: as a part has one source, pieces of a pair of ranks ascend at both ends, which is what
+/// Exchange asks for.
+///   kOnce       all stages share the parts: a row that a node needs in several crosses in the first of them, so that
+///               stages must run in this order. Sums of such rows come from all stages.
+///   kEachStage  each stage has parts of its own, behind those of earlier ones, and rows cross in each that needs them.
+///   kTwoStages  the same, but stage s lies where stage s - 2 lay: that one must have been handed on before. Of relays
+///               whose node needs no row in two stages; the others do as kOnce.
+enum class RelayUse { kOnce, kEachStage, kTwoStages };
 
-/// The tables of all ranks, for each stage of a pass.
-using StageTables = std::vector<std::vector<Exchange>>;
+class TwoLevel {
+ public:
+  /// `stages` must outlive it.
+  TwoLevel(const NodeLayout& nodes, const StageTables& stages, RelayUse use);
 
-/// The same for all stages of a pass at once, which share relay buffers: a row that a node needs in several stages
-/// crosses in the first of them. So stages must run in this order.
-std::vector<TwoLevelTables> make_two_level(const NodeLayout& nodes, const StageTables& stages, int rank);
+  /// The tables of one rank. O(rows' pieces of its rail and of its node).
+  std::vector<TwoLevelTables> tables(int rank);
+  /// Rows of a rank's relay area.
+  int64_t relay_rows(int relay) { return area(relay).rows; }
+  /// Whether stage s of this relay's area lies where stage s - 2 lay.
+  bool reuses(int relay) { return area(relay).use == RelayUse::kTwoStages; }
 
-/// Rows of the relay buffer in which `relay` receives from the node `distance` back.
-int64_t relay_rows(const NodeLayout& nodes, const StageTables& stages, int relay, int distance);
+  /// Rows that `rank` sends in a stage, without their tables: in its node, as relay at a distance, to another node.
+  int64_t direct_rows(int rank, size_t stage, int peer) const;
+  int64_t forward_rows(int rank, size_t stage, int distance, int peer) const;
+  int64_t between_rows(int rank, size_t stage, int node);
+
+ private:
+  using Pieces = std::vector<Range>;  // ascending, apart
+  /// The rows that a node needs of a source.
+  struct Needed {
+    Pieces all;
+    std::vector<Pieces> stages;
+    std::vector<Pieces> first;  // of these, by stage, what no earlier one needs
+    bool repeats = false;
+  };
+  struct Part {
+    const Pieces* pieces = nullptr;
+    std::vector<int64_t> begins;  // of the pieces, in the area
+  };
+  struct Area {
+    RelayUse use = RelayUse::kOnce;
+    int64_t rows = 0;
+    std::vector<Part> parts;  // kOnce: by distance - 1; else by stage and distance - 1
+  };
+
+  const Exchange& of(size_t stage, int rank) const { return *stages_[stage][static_cast<size_t>(rank)]; }
+  const Needed& needed(int source, int node);
+  const Area& area(int relay);
+  const Part& part(int relay, int distance, size_t stage);
+  /// What crosses from a source to a relay in a stage.
+  const Pieces& crossing(int source, int relay, size_t stage);
+  Range place(int relay, int distance, size_t stage, const Range& rows);
+  Exchange between(int rank, size_t stage);
+  Exchange forward(int rank, int distance, size_t stage);
+
+  const NodeLayout nodes_;
+  const StageTables& stages_;
+  const RelayUse use_;
+  std::map<std::pair<int, int>, Needed> needed_;
+  std::map<int, Area> areas_;
+};
 
 }  // namespace tangram::comm

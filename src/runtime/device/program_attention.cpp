@@ -22,19 +22,30 @@ constexpr int64_t kWorkAlignment = 256;  // as a workspace itself
 
 }  // namespace
 
-std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProgram& written) {
-  auto rows = std::make_shared<AgreedRows>();
-  for (const RankPlan& rank : plan.ranks) {
+std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, AttnPass pass,
+                                              const DeviceProgram& written) {
+  struct RowsOfPlan : AgreedRows {
+    std::shared_ptr<const Plan> plan;
+  };
+  auto rows = std::make_shared<RowsOfPlan>();
+  rows->plan = std::move(plan);
+  const auto num_ranks = static_cast<size_t>(rows->plan->cp_size());
+  rows->casts.assign(written.layout.casts.size(), std::vector<const Exchange*>(num_ranks));
+  rows->reduces.assign(written.layout.returns.size(), std::vector<const Exchange*>(num_ranks));
+  for (size_t r = 0; r < num_ranks; ++r) {
+    const RankPlan& rank = rows->plan->ranks[r];
     rows->recv_buffers.push_back(rank.kv_rows);
+    for (size_t cast = 0; cast < written.layout.stages.size(); ++cast) {
+      const ArenaLayout::Stage& stage = written.layout.stages[cast];
+      const std::vector<Stage>& stages = stage.returns || pass == AttnPass::kBackward ? rank.backward : rank.forward;
+      (stage.returns ? rows->reduces : rows->casts)[static_cast<size_t>(stage.number)][r] =
+          &stages[static_cast<size_t>(written.program.casts[cast].step)].exchange;
+    }
     std::vector<int64_t>& begins = rows->return_begin.emplace_back();
     int64_t begin = 0;
-    for (size_t cast = 0; cast < written.layout.stages.size(); ++cast) {
-      if (!written.layout.stages[cast].returns) continue;
-      const auto stage = static_cast<size_t>(written.program.casts[cast].step);
-      std::vector<int64_t> from(static_cast<size_t>(plan.cp_size()));
-      for (const RowCopy& sent : rank.backward[stage].exchange.sends) {
-        from[static_cast<size_t>(sent.peer)] += sent.rows.size();
-      }
+    for (const std::vector<const Exchange*>& stage : rows->reduces) {
+      std::vector<int64_t> from(num_ranks);
+      for (const RowCopy& sent : stage[r]->sends) from[static_cast<size_t>(sent.peer)] += sent.rows.size();
       for (const int64_t count : from) {
         begins.push_back(begin);
         begin += count;
@@ -145,7 +156,9 @@ void ProgramAttention::prepare_passes() {
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
     spec.shares_memory = true;
     spec.leaves_rows = stores_rows(written.program);
-    if (prepares_alone()) spec.agreed = agreed_rows(*base_.plan, written);
+    if (moves_keys_alone()) {
+      spec.agreed = agreed_rows(base_.plan, kind == Kind::kForward ? AttnPass::kForward : AttnPass::kBackward, written);
+    }
     spec.num_return_slots = kReturnSlots;
     // One pass at a time is open, so all may land in the same memory.
     const auto forward = passes_.find(Kind::kForward);

@@ -38,7 +38,9 @@ struct ProgramOptions {
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype);
 
 /// What all ranks know of each other's passes, of a plan that moves K/V alone; `written` is a program of any of them.
-std::shared_ptr<const AgreedRows> agreed_rows(const Plan& plan, const DeviceProgram& written);
+/// Keeps the plan, whose tables it names.
+std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, AttnPass pass,
+                                              const DeviceProgram& written);
 
 class ProgramAttention {
  public:

@@ -18,6 +18,7 @@
 #include <random>
 #include <thread>
 
+#include "comm/device/control_block_agreement.hpp"
 #include "comm/device/failure_text.hpp"
 #include "comm/device/forged_hosts.hpp"
 #include "comm/nodes/listener.hpp"
@@ -164,6 +165,48 @@ TEST(ControlLinks, AFailureThatARankReportsToAPeerComesThere) {
     control.barrier("read");
     EXPECT_EQ(HostControlBlock::load(block.row(2).report), 0u);
   }));
+}
+
+CallFingerprint facts_of_mask(uint64_t mask) {
+  CallFingerprint fingerprint;
+  fingerprint.set(CallFingerprint::kMask, mask);
+  return fingerprint;
+}
+
+TEST(ControlLinks, RanksOfSeveralNodesAgreeWithoutMeeting) {
+  expect_success(run_nodes([](Communicator& control) {
+    Linked linked(control, 30);
+    ControlBlockAgreement agreement(linked.control_block, control.rank(), 30, {}, [] {});
+    for (uint64_t i = 0; i < 40; ++i) agreement.agree(facts_of_mask(i), 7);  // though others may not have begun
+    agreement.meet();
+    for (uint64_t i = 0; i < 300; ++i) agreement.agree(facts_of_mask(i), i);  // more than a control block holds
+    agreement.meet();
+    for (int peer = 0; peer < kSize; ++peer) EXPECT_EQ(linked.control_block.num_statements(peer), 340u);
+    EXPECT_NO_THROW(agreement.look());
+    control.barrier("agreed");
+  }));
+}
+
+TEST(ControlLinks, ARankOfAnotherNodeThatMakesSomethingElseIsNamed) {
+  const auto outcomes = run_nodes([](Communicator& control) {
+    Linked linked(control, 30);
+    ControlBlockAgreement agreement(linked.control_block, control.rank(), 30, {}, [] {});
+    agreement.agree(facts_of_mask(1), 7);
+    agreement.meet();
+    try {
+      agreement.agree(facts_of_mask(control.rank() == 2 ? 3 : 2), 7);
+      agreement.meet();
+    } catch (const InvalidArgument&) {
+      control.barrier("seen");
+      throw;
+    }
+    control.barrier("seen");
+  });
+  // Who differs knows from either of the others, and each of these from it.
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.error_type, "InvalidArgument");
+    EXPECT_THAT(outcome.error_text, HasSubstr("must be equal on every rank"));
+  }
 }
 
 TEST(ControlLinks, ARankThatGivesUpIsNamedWithItsNodeAndReason) {

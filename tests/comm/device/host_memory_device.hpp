@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/all_gather.hpp"
+#include "comm/device/pass_layout.hpp"
 #include "comm/device/pass_tensors.hpp"
 #include "comm/device/slot_pool.hpp"
 #include "tangram/communicator.hpp"
@@ -205,14 +207,16 @@ class HostMemoryPass final : public DevicePass {
 
 class HostMemoryDevice final : public DeviceCommunicator {
  public:
-  explicit HostMemoryDevice(Communicator& control) : control_(control) {}
+  explicit HostMemoryDevice(Communicator& control, RecvBufferReuse reuse = RecvBufferReuse::kByCredit)
+      : control_(control), reuse_(reuse) {}
   int rank() const override { return control_.rank(); }
   int size() const override { return control_.size(); }
   std::string_view name() const override { return "host"; }
   int device() const override { return 0; }
   Communicator& control() override { return control_; }
-  KernelTransfers kernel_transfers() const override { return {true, true, RecvBufferReuse::kByCredit}; }
+  KernelTransfers kernel_transfers() const override { return {true, true, reuse_}; }
   std::shared_ptr<DevicePass> prepare_pass(const DevicePassSpec& spec) override {
+    if (spec.agreed != nullptr) expect_agreed(spec);
     passes_.push_back(std::make_shared<HostMemoryPass>(control_, spec));
     return passes_.back();
   }
@@ -239,7 +243,28 @@ class HostMemoryDevice final : public DeviceCommunicator {
   void reset_counters() override { control_.reset_counters(); }
 
  private:
+  /// What is said to be known of all ranks is what they have.
+  void expect_agreed(const DevicePassSpec& spec) {
+    const comm::PassLayout layout = comm::make_pass_layout({rank(), size()}, spec);
+    const int64_t recv_rows = spec.recv_buffers.empty() ? 0 : spec.recv_buffers[0].rows;
+    EXPECT_EQ(spec.agreed->recv_buffers, comm::all_gather(control_, recv_rows, "rows"));
+    EXPECT_EQ(spec.agreed->return_rows, comm::all_gather(control_, layout.return_rows, "return rows"));
+    ASSERT_EQ(std::ssize(spec.agreed->return_begin), size());
+    std::vector<int64_t> begins;
+    for (const std::vector<int64_t>& of_rank : spec.agreed->return_begin) {
+      begins.insert(begins.end(), of_rank.begin(), of_rank.end());
+    }
+    EXPECT_EQ(begins, comm::all_gather(control_, layout.return_begin, "return begins"));
+    for (size_t stage = 0; stage < spec.agreed->casts.size(); ++stage) {
+      EXPECT_EQ(*spec.agreed->casts[stage][static_cast<size_t>(rank())], spec.casts[stage]);
+    }
+    for (size_t stage = 0; stage < spec.agreed->reduces.size(); ++stage) {
+      EXPECT_EQ(*spec.agreed->reduces[stage][static_cast<size_t>(rank())], spec.reduces[stage]);
+    }
+  }
+
   Communicator& control_;
+  const RecvBufferReuse reuse_;
   std::vector<std::shared_ptr<HostMemoryPass>> passes_;
   std::mutex mutex_;
   std::string failure_;

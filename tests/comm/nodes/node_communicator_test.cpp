@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 
 #include "comm/device/host_memory_device.hpp"
@@ -29,6 +30,8 @@ constexpr int kDim = 4;
 constexpr int kTensors = 2;
 constexpr double kTimeout_s = 30;
 
+thread_local int64_t testing_free_bytes = int64_t{1} << 40;
+
 /// Everything happens when it is called, so that streams and points on them mean nothing.
 class HostNodeWork final : public NodeWork {
  public:
@@ -37,6 +40,17 @@ class HostNodeWork final : public NodeWork {
     if (num_bytes == 0) return nullptr;  // as memory of a device
     return std::shared_ptr<char[]>(new char[num_bytes]());
   }
+  std::shared_ptr<void> shared(size_t which, size_t num_bytes) override {
+    auto& [memory, bytes] = shared_.at(which);
+    if (bytes < num_bytes) {
+      memory = std::shared_ptr<char[]>(new char[num_bytes]);
+      std::memset(memory.get(), 0xff, num_bytes);  // NaN: what others left
+      bytes = num_bytes;
+    }
+    return memory;
+  }
+  int64_t shared_bytes() const override { return 0; }
+  int64_t free_bytes() const override { return testing_free_bytes; }
   std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                     const std::vector<std::vector<char*>>& bases) override {
     return std::make_unique<HostMoves>(chunks, bases);
@@ -44,6 +58,8 @@ class HostNodeWork final : public NodeWork {
   std::unique_ptr<Mark> make_mark() override { return std::make_unique<HostMark>(); }
 
  private:
+  std::array<std::pair<std::shared_ptr<char[]>, size_t>, kNumShared> shared_;
+
   class HostMoves final : public Moves {
    public:
     HostMoves(const std::vector<Chunk>& chunks, const std::vector<std::vector<char*>>& bases)
@@ -76,7 +92,8 @@ struct Groups {
     const int node = nodes.node_of(rank), caller = nodes.place_of(rank);
     NodeCommunicator::Levels levels;
     levels.node = std::make_unique<HostMemoryDevice>(inside[static_cast<size_t>(node)].communicator(caller));
-    levels.across = std::make_unique<HostMemoryDevice>(across[static_cast<size_t>(caller)].communicator(node));
+    levels.across = std::make_unique<HostMemoryDevice>(across[static_cast<size_t>(caller)].communicator(node),
+                                                       RecvBufferReuse::kInOrder);
     levels.work = std::make_shared<HostNodeWork>();
     return levels;
   }
@@ -96,46 +113,64 @@ void run_ranks(const NodeLayout& nodes, const std::function<void(DeviceCommunica
       kTimeout_s);
 }
 
-/// A pass of two stages over random tables: the rows of the second land behind those of the first.
+/// A pass over random tables: the rows of a stage land behind those of earlier ones.
 struct PassData {
-  PassData(int size, uint64_t seed) : tables{make_random_exchange(size, seed), make_random_exchange(size, seed + 99)} {
-    shard_rows = std::max(tables[0].shard_rows, tables[1].shard_rows);
-    RandomExchange& second = tables[1];
-    for (Exchange& exchange : second.ranks) {
-      for (RowCopy& copy : exchange.sends) copy.peer_row += tables[0].buffer_rows[static_cast<size_t>(copy.peer)];
-    }
-    for (size_t r = 0; r < second.ranks.size(); ++r) {
-      for (RowCopy& copy : second.ranks[r].recvs) copy.rows = copy.rows.shifted(tables[0].buffer_rows[r]);
-    }
-  }
-  /// The pieces of one table, each in one of the stages, as those of a plan: no rank needs a row twice, a node may.
-  static PassData of_a_plan(int size, uint64_t seed) {
-    PassData data(size, seed);
-    const RandomExchange whole = make_random_exchange(size, seed);
-    data.shard_rows = whole.shard_rows;
-    data.tables[0] = data.tables[1] = whole;
-    data.tables[1].buffer_rows.assign(static_cast<size_t>(size), 0);
-    const auto stage_of = [](int receiver, int64_t row) {
-      return static_cast<size_t>((receiver * 5 + row * 3) / 4 % 2);
-    };
-    for (size_t stage = 0; stage < 2; ++stage) {
-      for (int rank = 0; rank < size; ++rank) {
-        Exchange& exchange = data.tables[stage].ranks[static_cast<size_t>(rank)];
-        std::erase_if(exchange.sends, [&](const RowCopy& c) { return stage_of(c.peer, c.peer_row) != stage; });
-        std::erase_if(exchange.recvs, [&](const RowCopy& c) { return stage_of(rank, c.rows.begin) != stage; });
+  PassData(int size, uint64_t seed) : buffer_rows_(static_cast<size_t>(size), 0) {
+    for (const uint64_t more : {0, 99}) {
+      const RandomExchange random = make_random_exchange(size, seed + more);
+      shard_rows = std::max(shard_rows, random.shard_rows);
+      std::vector<Exchange>& ranks = tables.emplace_back(random.ranks);
+      for (Exchange& exchange : ranks) {
+        for (RowCopy& copy : exchange.sends) copy.peer_row += buffer_rows_[static_cast<size_t>(copy.peer)];
+      }
+      for (size_t r = 0; r < ranks.size(); ++r) {
+        for (RowCopy& copy : ranks[r].recvs) copy.rows = copy.rows.shifted(buffer_rows_[r]);
+        buffer_rows_[r] += random.buffer_rows[r];
       }
     }
+    agree();
+  }
+  /// The pieces of one table, each in one of the stages, as those of a plan: no rank needs a row twice. `by_owner`: nor
+  /// does a node.
+  static PassData of_a_plan(int size, uint64_t seed, int num_stages = 2, bool by_owner = false) {
+    PassData data;
+    const RandomExchange whole = make_random_exchange(size, seed);
+    data.shard_rows = whole.shard_rows;
+    data.buffer_rows_ = whole.buffer_rows;
+    const auto is_elsewhere = [&](int stage, int owner, int receiver, int64_t row) {
+      return (by_owner ? owner : (receiver * 5 + row * 3) / 4) % num_stages != stage;
+    };
+    for (int stage = 0; stage < num_stages; ++stage) {
+      std::vector<Exchange>& ranks = data.tables.emplace_back(whole.ranks);
+      for (int rank = 0; rank < size; ++rank) {
+        Exchange& exchange = ranks[static_cast<size_t>(rank)];
+        std::erase_if(exchange.sends, [&](const RowCopy& c) { return is_elsewhere(stage, rank, c.peer, c.peer_row); });
+        std::erase_if(exchange.recvs,
+                      [&](const RowCopy& c) { return is_elsewhere(stage, c.peer, rank, c.rows.begin); });
+      }
+    }
+    data.agree();
     return data;
   }
-  int64_t buffer_rows(int rank) const {
-    return tables[0].buffer_rows[static_cast<size_t>(rank)] + tables[1].buffer_rows[static_cast<size_t>(rank)];
+  /// What all ranks know of each other's tables: of a plan.
+  void agree() {
+    auto all = std::make_shared<AgreedRows>();
+    all->recv_buffers = buffer_rows_;
+    for (const std::vector<Exchange>& ranks : tables) {
+      std::vector<const Exchange*>& pointers = all->casts.emplace_back();
+      for (const Exchange& exchange : ranks) pointers.push_back(&exchange);
+    }
+    all->reduces = all->casts;
+    agreed = std::move(all);
   }
-  const Exchange& exchange(size_t stage, int rank) const { return tables[stage].ranks[static_cast<size_t>(rank)]; }
+  size_t num_stages() const { return tables.size(); }
+  int64_t buffer_rows(int rank) const { return buffer_rows_[static_cast<size_t>(rank)]; }
+  const Exchange& exchange(size_t stage, int rank) const { return tables[stage][static_cast<size_t>(rank)]; }
 
   DevicePassSpec spec(int rank) const {
     DevicePassSpec spec;
     spec.label = "random";
-    for (size_t stage = 0; stage < 2; ++stage) {
+    for (size_t stage = 0; stage < num_stages(); ++stage) {
       spec.casts.push_back(exchange(stage, rank));
       spec.reduces.push_back(exchange(stage, rank));
     }
@@ -144,21 +179,26 @@ struct PassData {
     return spec;
   }
 
-  RandomExchange tables[2];
+  std::vector<std::vector<Exchange>> tables;  // by stage and rank
   int64_t shard_rows = 0;
+  std::shared_ptr<const AgreedRows> agreed;
+
+ private:
+  PassData() = default;
+  std::vector<int64_t> buffer_rows_;
 };
 
-void cast_all(DevicePass& pass, const std::vector<HostTensor>& sources) {
+void cast_all(DevicePass& pass, const std::vector<HostTensor>& sources, int num_stages = 2) {
   const std::vector<ConstTensorView> views(sources.begin(), sources.end());
-  for (const int stage : {0, 1}) pass.cast(stage, views, nullptr);
-  for (const int stage : {0, 1}) pass.wait_group_cast(stage, nullptr);
+  for (int stage = 0; stage < num_stages; ++stage) pass.cast(stage, views, nullptr);
+  for (int stage = 0; stage < num_stages; ++stage) pass.wait_group_cast(stage, nullptr);
 }
 
 void expect_landed(const DevicePass& pass, int slot, const PassData& data, int rank, int epoch) {
   for (int t = 0; t < kTensors; ++t) {
     const TensorView recv_buffers = pass.recv_buffers(t, slot);
     const auto* values = static_cast<const float*>(recv_buffers.data);
-    for (size_t stage = 0; stage < 2; ++stage) {
+    for (size_t stage = 0; stage < data.num_stages(); ++stage) {
       for (const RowCopy& copy : data.exchange(stage, rank).recvs) {
         for (int64_t i = 0; i < copy.rows.size(); ++i) {
           ASSERT_EQ(values[(copy.rows.begin + i) * recv_buffers.row_stride + kDim],
@@ -173,7 +213,7 @@ void expect_landed(const DevicePass& pass, int slot, const PassData& data, int r
 /// Own values plus the partial rows of all ranks. Small integers: every order gives the same, in bfloat16 too.
 void expect_sums(const HostTensor& sums, const PassData& data, int rank, int tensor) {
   HostTensor expected = make_filled(DType::kFloat32, data.shard_rows, kHeads, kDim, rank, 7 + tensor);
-  for (size_t stage = 0; stage < 2; ++stage) {
+  for (size_t stage = 0; stage < data.num_stages(); ++stage) {
     for (const RowCopy& copy : data.exchange(stage, rank).sends) {
       for (int64_t i = 0; i < copy.rows.size(); ++i) {
         for (int h = 0; h < kHeads; ++h) {
@@ -206,7 +246,7 @@ std::vector<HostTensor> reduce_all(DevicePass& pass, const PassData& data, int r
   const std::vector<HostTensor> partials = filled(data.buffer_rows(rank), rank, 3);
   std::vector<HostTensor> own = filled(data.shard_rows, rank, 7);
   const std::vector<ConstTensorView> partial_views(partials.begin(), partials.end());
-  for (const int stage : {0, 1}) pass.reduce(stage, partial_views, nullptr);
+  for (int stage = 0; stage < static_cast<int>(data.num_stages()); ++stage) pass.reduce(stage, partial_views, nullptr);
   const std::vector<ConstTensorView> own_views(own.begin(), own.end());
   pass.finish_reduce(own_views, std::vector<TensorView>(own.begin(), own.end()), nullptr);
   return own;
@@ -223,15 +263,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, NodePasses,
 
 TEST_P(NodePasses, BringRowsAndSumsEpochAfterEpoch) {
   const NodeLayout nodes = GetParam();
-  for (const uint64_t seed : {1, 2, 3, 4}) {
-    const PassData data = seed % 2 == 0 ? PassData::of_a_plan(nodes.num_ranks, seed) : PassData(nodes.num_ranks, seed);
+  for (const uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    const PassData data = seed > 4        ? PassData::of_a_plan(nodes.num_ranks, seed, 5, true)
+                          : seed % 2 == 0 ? PassData::of_a_plan(nodes.num_ranks, seed)
+                                          : PassData(nodes.num_ranks, seed);
     run_ranks(nodes, [&](DeviceCommunicator& comm) {
       const int rank = comm.rank();
-      const auto pass = comm.prepare_pass(data.spec(rank));
+      DevicePassSpec spec = data.spec(rank);
+      if (seed > 2 && seed % 2 == 0) spec.agreed = data.agreed;
+      spec.shares_memory = seed > 3;
+      const auto pass = comm.prepare_pass(spec);
       for (int epoch = 0; epoch < 3; ++epoch) {
         const int slot = pass->begin(nullptr);
         const std::vector<HostTensor> sources = filled(data.shard_rows, rank, epoch);
-        cast_all(*pass, sources);
+        cast_all(*pass, sources, static_cast<int>(data.num_stages()));
         expect_landed(*pass, slot, data, rank, epoch);
         const std::vector<HostTensor> sums = reduce_all(*pass, data, rank);
         for (int t = 0; t < kTensors; ++t) expect_sums(sums[static_cast<size_t>(t)], data, rank, t);
@@ -248,7 +293,7 @@ TEST_P(NodePasses, EachRowCrossesToANodeOnce) {
   std::vector<int64_t> once(static_cast<size_t>(nodes.num_ranks)), to_each(once);
   for (int rank = 0; rank < nodes.num_ranks; ++rank) {
     std::set<std::pair<int, int64_t>> needed;
-    for (size_t stage = 0; stage < 2; ++stage) {
+    for (size_t stage = 0; stage < data.num_stages(); ++stage) {
       for (const RowCopy& copy : data.exchange(stage, rank).sends) {
         const int node = nodes.node_of(copy.peer);
         if (node == nodes.node_of(rank)) continue;
@@ -313,14 +358,30 @@ TEST_P(NodePasses, SumsCrossOnceToo) {
   });
 }
 
+TEST(NodeCommunicator, WhatDoesNotFitIsRefusedByNumber) {
+  const NodeLayout nodes{4, 2};
+  const PassData data = PassData::of_a_plan(4, 12);
+  run_ranks(nodes, [&](DeviceCommunicator& comm) {
+    testing_free_bytes = 1000;
+    try {
+      comm.prepare_pass(data.spec(comm.rank()));
+      ADD_FAILURE() << "took memory that is not there";
+    } catch (const NotAvailable& error) {
+      EXPECT_THAT(error.what(), HasSubstr("rows that rank"));
+      EXPECT_THAT(error.what(), HasSubstr("are free); use more stages"));
+    }
+    testing_free_bytes = int64_t{1} << 40;
+  });
+}
+
 TEST(NodeCommunicator, NothingHasToCross) {
   const NodeLayout nodes{4, 2};
   PassData data = PassData::of_a_plan(4, 12);
-  for (RandomExchange& stage : data.tables) {
+  for (std::vector<Exchange>& stage : data.tables) {
     for (int rank = 0; rank < 4; ++rank) {
       const auto crosses = [&](const RowCopy& copy) { return nodes.node_of(copy.peer) != nodes.node_of(rank); };
-      std::erase_if(stage.ranks[static_cast<size_t>(rank)].sends, crosses);
-      std::erase_if(stage.ranks[static_cast<size_t>(rank)].recvs, crosses);
+      std::erase_if(stage[static_cast<size_t>(rank)].sends, crosses);
+      std::erase_if(stage[static_cast<size_t>(rank)].recvs, crosses);
     }
   }
   run_ranks(nodes, [&](DeviceCommunicator& comm) {

@@ -17,10 +17,9 @@ namespace {
 using testing::make_random_exchange;
 using testing::RandomExchange;
 
-/// A row of a shard: rank and row. A sum of partial rows: the multiset of (rank, buffer row).
+/// A row of a shard: rank and row.
 using Token = std::pair<int, int64_t>;
 using Rows = std::map<int64_t, Token>;
-using Sums = std::map<int64_t, std::multiset<Token>>;
 
 constexpr NodeLayout kLayouts[] = {{1, 1}, {4, 4}, {4, 1}, {4, 2}, {6, 2}, {6, 3}, {8, 4}, {9, 3}};
 
@@ -66,150 +65,205 @@ void move_rows(const std::vector<Exchange>& ranks, const std::vector<std::map<in
   }
 }
 
-struct AllTables {
-  AllTables(const NodeLayout& nodes, const RandomExchange& random) : size(static_cast<size_t>(nodes.num_ranks)) {
-    for (int r = 0; r < nodes.num_ranks; ++r) tables.push_back(make_two_level(nodes, random.ranks, r));
+/// Stages of random tables; `apart`: the pieces of one table, so that no rank needs a row twice, nor, where stages are
+/// picked by owner, any node.
+enum class Stages { kRandom, kApart, kByOwner };
+
+struct RandomStages {
+  RandomStages(int size, uint64_t seed, int num_stages, Stages how) {
+    const RandomExchange whole = make_random_exchange(size, seed);
+    shard_rows = whole.shard_rows;
+    for (int stage = 0; stage < num_stages; ++stage) {
+      RandomExchange random =
+          how == Stages::kRandom ? make_random_exchange(size, seed + 99 * static_cast<uint64_t>(stage)) : whole;
+      shard_rows = std::max(shard_rows, random.shard_rows);
+      for (int rank = 0; rank < size && how != Stages::kRandom; ++rank) {
+        Exchange& exchange = random.ranks[static_cast<size_t>(rank)];
+        const auto is_elsewhere = [&](int owner, int receiver, int64_t row) {
+          const int64_t key = how == Stages::kByOwner ? owner : owner + receiver * 5 + row;
+          return key % num_stages != stage;
+        };
+        std::erase_if(exchange.sends, [&](const RowCopy& c) { return is_elsewhere(rank, c.peer, c.peer_row); });
+        std::erase_if(exchange.recvs, [&](const RowCopy& c) { return is_elsewhere(c.peer, rank, c.rows.begin); });
+      }
+      stages.push_back(std::move(random.ranks));
+    }
+    for (const std::vector<Exchange>& ranks : stages) {
+      std::vector<const Exchange*>& pointers = tables.emplace_back();
+      for (const Exchange& exchange : ranks) pointers.push_back(&exchange);
+    }
   }
-  template <class Get>
-  std::vector<Exchange> step(Get get) const {
-    std::vector<Exchange> ranks;
-    for (const TwoLevelTables& table : tables) ranks.push_back(get(table));
-    return ranks;
-  }
-  size_t size;
-  std::vector<TwoLevelTables> tables;
+
+  int64_t shard_rows = 0;
+  std::vector<std::vector<Exchange>> stages;
+  StageTables tables;
 };
 
-class TwoLevel : public ::testing::TestWithParam<NodeLayout> {};
-
-TEST_P(TwoLevel, StepsFitTogether) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    const AllTables all(GetParam(), make_random_exchange(GetParam().num_ranks, seed));
-    expect_fits(all.step([](const TwoLevelTables& t) { return t.direct; }), "direct");
-    expect_fits(all.step([](const TwoLevelTables& t) { return t.return_direct; }), "return direct");
-    for (size_t h = 0; h < all.tables[0].hops.size(); ++h) {
-      expect_fits(all.step([&](const TwoLevelTables& t) { return t.hops[h].between; }), "between");
-      expect_fits(all.step([&](const TwoLevelTables& t) { return t.hops[h].forward; }), "forward");
-      expect_fits(all.step([&](const TwoLevelTables& t) { return t.hops[h].return_forward; }), "return forward");
-      expect_fits(all.step([&](const TwoLevelTables& t) { return t.hops[h].return_between; }), "return between");
-    }
-  }
-}
-
-TEST_P(TwoLevel, StepsStayOnTheirLevel) {
-  const NodeLayout& nodes = GetParam();
-  const AllTables all(nodes, make_random_exchange(nodes.num_ranks, 7));
-  for (int r = 0; r < nodes.num_ranks; ++r) {
-    const TwoLevelTables& tables = all.tables[static_cast<size_t>(r)];
-    const auto expect_in_node = [&](const Exchange& exchange) {
-      for (const auto* list : {&exchange.sends, &exchange.recvs}) {
-        for (const RowCopy& copy : *list) EXPECT_EQ(nodes.node_of(copy.peer), nodes.node_of(r));
+class TwoLevelPasses : public ::testing::TestWithParam<NodeLayout> {
+ protected:
+  template <class Body>
+  void for_each_case(Body body) {
+    const NodeLayout& nodes = GetParam();
+    for (uint64_t seed = 0; seed < 15; ++seed) {
+      for (const Stages how : {Stages::kRandom, Stages::kApart, Stages::kByOwner}) {
+        const RandomStages random(nodes.num_ranks, seed, 1 + static_cast<int>(seed % 5), how);
+        for (const RelayUse use : {RelayUse::kOnce, RelayUse::kEachStage, RelayUse::kTwoStages}) {
+          TwoLevel two_level(nodes, random.tables, use);
+          std::vector<std::vector<TwoLevelTables>> tables;  // by rank and stage
+          for (int r = 0; r < nodes.num_ranks; ++r) tables.push_back(two_level.tables(r));
+          const std::string where = "seed " + std::to_string(seed) + ", stages " +
+                                    std::to_string(static_cast<int>(how)) + ", use " +
+                                    std::to_string(static_cast<int>(use));
+          SCOPED_TRACE(where);
+          body(random, how, use, two_level, tables);
+        }
       }
-    };
-    expect_in_node(tables.direct);
-    expect_in_node(tables.return_direct);
-    for (const Hop& hop : tables.hops) {
-      expect_in_node(hop.forward);
-      expect_in_node(hop.return_forward);
-      for (const RowCopy& copy : hop.between.sends) EXPECT_EQ(copy.peer, hop.target);
-      for (const RowCopy& copy : hop.between.recvs) EXPECT_EQ(copy.peer, hop.source);
-      for (const RowCopy& copy : hop.return_between.sends) EXPECT_EQ(copy.peer, hop.source);
-      EXPECT_EQ(nodes.place_of(hop.source), nodes.place_of(r));
     }
   }
+};
+
+template <class Get>
+std::vector<Exchange> step(const std::vector<std::vector<TwoLevelTables>>& tables, size_t stage, Get get) {
+  std::vector<Exchange> ranks;
+  for (const auto& of_rank : tables) ranks.push_back(get(of_rank[stage]));
+  return ranks;
 }
 
-TEST_P(TwoLevel, CastBringsTheRowsOfTheFlatTablesAndCrossesOncePerNode) {
+/// Every step is carried out, stage after stage: relay areas keep what lies there until it is written over.
+TEST_P(TwoLevelPasses, BringTheRowsOfTheFlatTablesAndCrossOncePerNode) {
   const NodeLayout& nodes = GetParam();
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    const RandomExchange random = make_random_exchange(nodes.num_ranks, seed);
-    const AllTables all(nodes, random);
-    std::vector<Rows> shards(all.size), buffers(all.size), expected(all.size);
-    for (size_t r = 0; r < all.size; ++r) {
+  const auto size = static_cast<size_t>(nodes.num_ranks);
+  for_each_case([&](const RandomStages& random, Stages how, RelayUse use, TwoLevel& two_level, const auto& tables) {
+    std::vector<Rows> shards(size), relays(size);
+    for (size_t r = 0; r < size; ++r) {
       for (int64_t row = 0; row < random.shard_rows; ++row) shards[r][row] = {static_cast<int>(r), row};
     }
-    move_rows(random.ranks, shards, expected);
-    move_rows(all.step([](const TwoLevelTables& t) { return t.direct; }), shards, buffers);
     int64_t crossing = 0;
-    for (size_t h = 0; h < all.tables[0].hops.size(); ++h) {
-      std::vector<Rows> relays(all.size);
-      move_rows(all.step([&](const TwoLevelTables& t) { return t.hops[h].between; }), shards, relays);
-      move_rows(all.step([&](const TwoLevelTables& t) { return t.hops[h].forward; }), relays, buffers);
-      for (size_t r = 0; r < all.size; ++r) {
-        const Hop& hop = all.tables[r].hops[h];
-        crossing += hop.between.rows_received();
-        EXPECT_EQ(std::ssize(relays[r]), hop.relay_rows);
-        for (const RelayedRows& rows : hop.own) {
+    std::set<std::tuple<int, int64_t, int, size_t>> needed;  // each row and other node, once, or once a stage
+    for (size_t stage = 0; stage < random.stages.size(); ++stage) {
+      std::vector<Rows> buffers(size), expected(size), landed(size);
+      move_rows(random.stages[stage], shards, expected);
+      const auto direct = step(tables, stage, [](const TwoLevelTables& t) { return t.direct; }),
+                 between = step(tables, stage, [](const TwoLevelTables& t) { return t.between; });
+      expect_fits(direct, "direct");
+      expect_fits(between, "between");
+      move_rows(direct, shards, buffers);
+      move_rows(between, shards, landed);
+      for (size_t r = 0; r < size; ++r) {
+        crossing += between[r].rows_received();
+        for (const auto& [row, token] : landed[r]) {
+          EXPECT_LT(row, two_level.relay_rows(static_cast<int>(r)));
+          relays[r][row] = token;
+        }
+        for (const RowCopy& copy : direct[r].sends)
+          EXPECT_TRUE(nodes.node_of(copy.peer) == nodes.node_of(static_cast<int>(r)));
+        for (const RowCopy& copy : between[r].sends)
+          EXPECT_EQ(nodes.place_of(copy.peer), nodes.place_of(static_cast<int>(r)));
+      }
+      for (int h = 0; h + 1 < nodes.num_nodes(); ++h) {
+        const auto forward =
+            step(tables, stage, [&](const TwoLevelTables& t) { return t.forward[static_cast<size_t>(h)]; });
+        expect_fits(forward, "forward");
+        move_rows(forward, relays, buffers);
+        for (size_t r = 0; r < size; ++r) {
+          for (const RowCopy& copy : forward[r].sends)
+            EXPECT_EQ(nodes.node_of(copy.peer), nodes.node_of(static_cast<int>(r)));
+        }
+      }
+      for (size_t r = 0; r < size; ++r) {
+        for (const RelayedRows& rows : tables[r][stage].own) {
           for (int64_t i = 0; i < rows.relay.size(); ++i) {
             EXPECT_FALSE(buffers[r].contains(rows.target + i));
             buffers[r][rows.target + i] = relays[r].at(rows.relay.begin + i);
           }
         }
+        const int node = nodes.node_of(static_cast<int>(r));
+        for (const auto& [at, token] : expected[r]) {
+          const bool once = use != RelayUse::kEachStage;
+          if (nodes.node_of(token.first) != node) needed.emplace(token.first, token.second, node, once ? 0 : stage);
+        }
       }
+      EXPECT_EQ(buffers, expected) << "stage " << stage;
     }
-    EXPECT_EQ(buffers, expected) << "seed " << seed;
-    // Each (row, node other than its own) that needs it, once.
-    std::set<std::tuple<int, int64_t, int>> needed;
-    for (size_t r = 0; r < all.size; ++r) {
-      const int node = nodes.node_of(static_cast<int>(r));
-      for (const auto& [at, token] : expected[r]) {
-        if (nodes.node_of(token.first) != node) needed.emplace(token.first, token.second, node);
-      }
+    EXPECT_EQ(crossing, std::ssize(needed));
+    if (how == Stages::kByOwner && use == RelayUse::kTwoStages) {
+      for (int r = 0; r < nodes.num_ranks; ++r) EXPECT_EQ(two_level.reuses(r), random.stages.size() > 2);
     }
-    EXPECT_EQ(crossing, std::ssize(needed)) << "seed " << seed;
-  }
+  });
 }
 
-TEST_P(TwoLevel, ReductionGathersEachPartialRowOnceAtItsOwner) {
+/// Backwards: each partial row comes to its owner once, by way of a relay where it crosses.
+TEST_P(TwoLevelPasses, EveryRowOfARelayAreaHasItsPartialRows) {
   const NodeLayout& nodes = GetParam();
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    const RandomExchange random = make_random_exchange(nodes.num_ranks, seed);
-    const AllTables all(nodes, random);
-    std::vector<Sums> partials(all.size), owned(all.size), expected(all.size);
-    for (size_t r = 0; r < all.size; ++r) {
-      for (int64_t row = 0; row < random.buffer_rows[r]; ++row) partials[r][row] = {{static_cast<int>(r), row}};
-      for (const RowCopy& copy : random.ranks[r].sends) {
-        for (int64_t i = 0; i < copy.rows.size(); ++i) {
-          expected[r][copy.rows.begin + i].insert({copy.peer, copy.peer_row + i});
+  for_each_case([&](const RandomStages& random, Stages, RelayUse use, TwoLevel& two_level, const auto& tables) {
+    if (use == RelayUse::kTwoStages) return;  // of casts alone
+    for (int r = 0; r < nodes.num_ranks; ++r) {
+      const auto rank = static_cast<size_t>(r);
+      std::set<int64_t> added, sent;
+      for (size_t stage = 0; stage < random.stages.size(); ++stage) {
+        const TwoLevelTables& own = tables[rank][stage];
+        for (const RelayedRows& rows : own.own) {
+          for (int64_t i = 0; i < rows.relay.size(); ++i) added.insert(rows.relay.begin + i);
         }
-      }
-    }
-    // Staging areas hold the rows of `sends` one after the other.
-    const auto add_staged = [](const std::vector<RowCopy>& sends, const Sums& staging, Sums& sums) {
-      int64_t at = 0;
-      for (const RowCopy& copy : sends) {
-        for (int64_t row = copy.rows.begin; row < copy.rows.end; ++row, ++at) {
-          sums[row].insert(staging.at(at).begin(), staging.at(at).end());
-        }
-      }
-      EXPECT_EQ(at, std::ssize(staging));
-    };
-    std::vector<Sums> staging(all.size);
-    move_rows(all.step([](const TwoLevelTables& t) { return t.return_direct; }), partials, staging);
-    for (size_t r = 0; r < all.size; ++r) add_staged(all.tables[r].direct.sends, staging[r], owned[r]);
-    for (size_t h = 0; h < all.tables[0].hops.size(); ++h) {
-      std::vector<Sums> at_relay(all.size), relays(all.size), at_owner(all.size);
-      move_rows(all.step([&](const TwoLevelTables& t) { return t.hops[h].return_forward; }), partials, at_relay);
-      for (size_t r = 0; r < all.size; ++r) {
-        const Hop& hop = all.tables[r].hops[h];
-        add_staged(hop.forward.sends, at_relay[r], relays[r]);
-        for (const RelayedRows& rows : hop.own) {
-          for (int64_t i = 0; i < rows.relay.size(); ++i) {
-            relays[r][rows.relay.begin + i].insert({static_cast<int>(r), rows.target + i});
+        for (const Exchange& forward : own.forward) {
+          for (const RowCopy& copy : forward.sends) {
+            for (int64_t i = 0; i < copy.rows.size(); ++i) added.insert(copy.rows.begin + i);
           }
         }
-        EXPECT_EQ(std::ssize(relays[r]), hop.relay_rows) << "every relayed row has a contribution";
+        for (const RowCopy& copy : own.between.recvs) {
+          for (int64_t i = 0; i < copy.rows.size(); ++i) EXPECT_TRUE(sent.insert(copy.rows.begin + i).second);
+        }
       }
-      move_rows(all.step([&](const TwoLevelTables& t) { return t.hops[h].return_between; }), relays, at_owner);
-      for (size_t r = 0; r < all.size; ++r) {
-        add_staged(all.tables[r].hops[h].between.sends, at_owner[r], owned[r]);
-      }
+      EXPECT_EQ(added, sent);
+      EXPECT_EQ(std::ssize(sent), two_level.relay_rows(r));
     }
-    EXPECT_EQ(owned, expected) << "seed " << seed;
-  }
+  });
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, TwoLevel, ::testing::ValuesIn(kLayouts), [](const auto& param_info) {
+TEST_P(TwoLevelPasses, CountRowsOfOtherRanksWithoutTheirTables) {
+  const NodeLayout& nodes = GetParam();
+  for_each_case([&](const RandomStages& random, Stages, RelayUse, TwoLevel& two_level, const auto& tables) {
+    const auto rows_to = [](const Exchange& exchange, int peer) {
+      int64_t rows = 0;
+      for (const RowCopy& copy : exchange.sends) rows += copy.peer == peer ? copy.rows.size() : 0;
+      return rows;
+    };
+    for (int r = 0; r < nodes.num_ranks; ++r) {
+      for (size_t stage = 0; stage < random.stages.size(); ++stage) {
+        const TwoLevelTables& own = tables[static_cast<size_t>(r)][stage];
+        for (int place = 0; place < nodes.ranks_per_node; ++place) {
+          const int peer = nodes.rank_at(nodes.node_of(r), place);
+          if (peer == r) continue;
+          EXPECT_EQ(two_level.direct_rows(r, stage, peer), rows_to(own.direct, peer));
+          for (int distance = 1; distance < nodes.num_nodes(); ++distance) {
+            EXPECT_EQ(two_level.forward_rows(r, stage, distance, peer),
+                      rows_to(own.forward[static_cast<size_t>(distance - 1)], peer));
+          }
+        }
+        for (int node = 0; node < nodes.num_nodes(); ++node) {
+          if (node == nodes.node_of(r)) continue;
+          EXPECT_EQ(two_level.between_rows(r, stage, node),
+                    rows_to(own.between, nodes.rank_at(node, nodes.place_of(r))));
+        }
+      }
+    }
+  });
+}
+
+TEST(TwoLevel, TwoStagesOfALongPassTakeLessRoom) {
+  const NodeLayout nodes{8, 2};
+  const RandomStages random(8, 3, 4, Stages::kByOwner);
+  TwoLevel once(nodes, random.tables, RelayUse::kOnce), two_stages(nodes, random.tables, RelayUse::kTwoStages);
+  int64_t all = 0, reused = 0;
+  for (int r = 0; r < 8; ++r) {
+    all += once.relay_rows(r);
+    reused += two_stages.relay_rows(r);
+    EXPECT_LE(two_stages.relay_rows(r), once.relay_rows(r));
+  }
+  EXPECT_LT(reused, all);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TwoLevelPasses, ::testing::ValuesIn(kLayouts), [](const auto& param_info) {
   return std::to_string(param_info.param.num_nodes()) + "NodesOf" + std::to_string(param_info.param.ranks_per_node);
 });
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 import tangram
-from reference import attention, typed_cells
+from reference import attention, mask_cells, typed_cells
 from tangram import DistAttnConfig, InvalidArgument, MovementConfig, OverlapConfig
 
 HEADS, HEADS_KV, DIM = 4, 2, 64
@@ -89,6 +89,26 @@ def check_step(config=None, softcap=0.0, sink=False, head_dims=(DIM, DIM)):
         assert_close(got, want, 3 * BOUND, f"d{name}")
     if s is not None:
         assert_close(s.grad, expected.dsink, 10 * BOUND, "dsink")
+    tangram.check_errors()
+
+
+def check_new_masks():
+    """Keys of masks that follow each other; over nodes of a GPU each their ranks do not meet to prepare passes."""
+    rng = np.random.default_rng(0)
+    total = 1024
+    tensors = whole(9, total)
+    generator = torch.Generator().manual_seed(7)
+    dout = torch.randn(total, HEADS, DIM, generator=generator).to("cuda", torch.bfloat16)
+    for stages in (1, 1, 1, 4):
+        ends = [0, *sorted(rng.choice(np.arange(1, total), 5, replace=False).tolist()), total]
+        mask = tangram.Mask.varlen(ends, causal=True)
+        config = DistAttnConfig(overlap=OverlapConfig(stages, stages))
+        key = tangram.mask_key(mask, HEADS, HEADS_KV, DIM, dist_attn_config=config)
+        out, _, grads = step(tensors, key, dout)
+        expected = attention(*(as_double(x) for x in tensors), mask_cells(mask), dout=as_double(dout))
+        assert_close(out, expected.out, BOUND, "out")
+        for name, got, want in zip("qkv", grads, (expected.dq, expected.dk, expected.dv), strict=True):
+            assert_close(got, want, 3 * BOUND, f"d{name}")
     tangram.check_errors()
 
 
