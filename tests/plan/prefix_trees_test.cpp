@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Masks of prefix trees, as reinforcement learning and agents make them: a million rows over 64 ranks.
+#include "support/prefix_trees.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <ctime>
 #include <map>
 
-#include "support/prefix_trees.hpp"
 #include "tangram/mask.hpp"
 #include "tangram/mask_builders.hpp"
 #include "tangram/plan.hpp"

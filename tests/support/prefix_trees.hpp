@@ -30,7 +30,8 @@ inline std::vector<Forest> forests() {
   return result;
 }
 
-/// Rows in preorder, as many as ranks can hold in whole chunks of 128. A node is causal in itself, and the rows below it attend to all of its keys.
+/// Rows in preorder, as many as ranks can hold in whole chunks of 128.
+/// A node is causal in itself, and the rows below it attend to all of its keys.
 inline Mask mask_of(const Forest& forest, int num_ranks) {
   const size_t count = forest.lengths.size();
   std::vector<std::vector<size_t>> children(count + 1);  // of the root of all trees in the end
