@@ -68,10 +68,12 @@ int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
 constexpr double kPriceOfOverload = 0.3;
 constexpr double kPriceOfOverloadSquared = 8;
 
-constexpr double kMendable = 0.05;
+// With shared prefixes a rank that takes area over needs the keys of whole prefixes for it.
+constexpr double kPriceOfOverloadOfPrefixes = 2.4;
+// Moves of such masks are counted by two ranks alone, and still take longer than they are counted as.
+constexpr double kWorkOfPrefixes = 0.65;
 
-// Of masks with shared prefixes, whose moves change more rows than those of other masks.
-constexpr double kWorkOfPrefixes = 2;
+constexpr double kMendable = 0.05;
 
 // The search proceeds in rounds, each with its share of the work, over the best of the round before. With many ranks
 // there is time for few candidates.
@@ -146,10 +148,14 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
 }
 
 // Packings of chunks of one size, and the plain order of the sequence unless blocks are many. A brief search has time
-// for one alone, the one that keeps most blocks whole.
+// for one alone, the one that keeps most blocks whole. With shared prefixes one competes with what balances.
 std::vector<std::vector<int>> make_candidates(const PackProblem& problem, bool shares_prefixes, bool is_brief) {
   std::vector<std::vector<int>> candidates;
-  if (shares_prefixes) candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
+  if (shares_prefixes) {
+    candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
+    candidates.push_back(pack(problem, {std::max(1, problem.per_rank() / 32), 0}));
+    return candidates;
+  }
   const int per_rank = problem.per_rank();
   if (is_brief) {
     candidates.push_back(pack(problem, {std::max(1, per_rank / 8), 0}));
@@ -229,12 +235,18 @@ CutCost cut_cost(const DistAttnConfig& config) {
 // By rows and overload. But where that would take what stays unbalanced of a mask that nothing takes apart, by
 // estimated seconds: ranks that compute for long have time for many rows.
 void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const DistAttnConfig& config,
-                   bool is_connected) {
+                   bool is_connected, bool shares_prefixes) {
   const auto sort = [&](const auto& price) {
     for (Candidate& candidate : candidates) candidate.price = price(candidate.score);
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
   };
+  if (shares_prefixes) {
+    return sort([&](const Refiner::Score& score) {
+      return static_cast<double>(score.remote_rows) +
+             static_cast<double>(mask.seqlen_q()) * score.overload * kPriceOfOverloadOfPrefixes;
+    });
+  }
   sort([&](const Refiner::Score& score) {
     return static_cast<double>(score.remote_rows) + static_cast<double>(mask.seqlen_q()) * score.overload *
                                                         (kPriceOfOverload + kPriceOfOverloadSquared * score.overload);
@@ -249,8 +261,9 @@ void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const D
 
 // Searches in rounds; the best candidate comes first.
 void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& mask, const DistAttnConfig& config,
-             double tolerance, bool is_connected, double all_work) {
-  const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
+             double tolerance, bool is_connected, bool shares_prefixes, double all_work) {
+  const bool is_one_round = config.cp_size >= kManyRanks || shares_prefixes;
+  const auto rounds = is_one_round ? kOneRound : std::span<const Round>(kRounds);
   const double negligible = is_searched_briefly(mask, config) ? kNegligible * static_cast<double>(mask.seqlen_q()) : 0;
   for (const Round& round : rounds) {
     candidates.resize(std::min(candidates.size(), round.num_candidates));
@@ -258,7 +271,8 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
     const RefineOptions options{.max_work = static_cast<int64_t>(work / static_cast<double>(candidates.size())),
                                 .tolerance = tolerance,
                                 .negligible_rows = negligible,
-                                .mends = &round == &rounds.back()};
+                                .mends = &round == &rounds.back(),
+                                .is_loose_at_first = !shares_prefixes};
     for (Candidate& candidate : candidates) {
       candidate.score = refiner.run(candidate.map, options);
       if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
@@ -267,7 +281,7 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
         return;
       }
     }
-    sort_by_price(candidates, mask, config, is_connected);
+    sort_by_price(candidates, mask, config, is_connected, shares_prefixes);
   }
 }
 
@@ -308,15 +322,15 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be sharded anew by exchanges.
-  if (is_one_block && candidates.back().score.overload > kMendable) candidates.pop_back();
-  sort_by_price(candidates, mask, config, is_connected);
+  if (is_one_block && !shares_prefixes && candidates.back().score.overload > kMendable) candidates.pop_back();
+  sort_by_price(candidates, mask, config, is_connected, shares_prefixes);
   // A mask of one block is cut as it must be; exchanges could only mend its balance, and give ranks equally many rows.
   const Candidate& first = candidates.front();
   const bool is_final = is_connected && !shares_prefixes && first.score.overload == 0;
   if (cp_size > 1 && (!is_final || !has_equal_rows(first.map, cp_size))) {
     const double work =
         static_cast<double>(search_work(mask, config)) * (shares_prefixes ? kWorkOfPrefixes : 1) * share_of_work;
-    improve(candidates, refiner, mask, config, tolerance, is_connected, work);
+    improve(candidates, refiner, mask, config, tolerance, is_connected, shares_prefixes, work);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;

@@ -113,7 +113,7 @@ void MaskComponents::collect_keys() {
   std::vector<std::pair<size_t, Range>> found;
   size_t num_entries = 0;
   for (MaskComponent& component : components_) {
-    if (!component.sees_keys || component.is_monotone) continue;
+    if (!component.sees_keys || component.is_monotone || collect_segments(component)) continue;
     component.first_entry = num_entries;
     num_entries += static_cast<size_t>(component.last - component.first);
     for (size_t i = component.first_slice; i < component.last_slice; ++i) {
@@ -146,7 +146,7 @@ void MaskComponents::collect_keys() {
   }
   entries_.back() = keys_.size();
   for (MaskComponent& component : components_) {
-    if (!component.sees_keys || component.is_monotone) continue;
+    if (!component.sees_keys || component.is_monotone || component.has_open_keys) continue;
     component.first_chain = chains_.size();
     component.num_lines = num_lines(component);
     if (component.num_lines > 0) {
@@ -303,6 +303,90 @@ int MaskComponents::nearest_slice(const MaskComponent& component, int chunk) con
   return chunk - chunk_of(above - 1) < chunk_of(above) - chunk ? chunk_of(above - 1) : chunk_of(above);
 }
 
+namespace {
+
+/// Whether every key of `now` but `row` is one of `before`. Both: keys of slices, sorted, that may touch.
+bool are_within(std::span<const Range> now, std::span<const Range> before, int64_t row) {
+  auto at = before.begin();
+  for (Range keys : now) {
+    if (keys.end == row + 1) --keys.end;
+    while (!keys.empty()) {
+      while (at != before.end() && at->end <= keys.begin) ++at;
+      if (at == before.end() || keys.begin < at->begin) return false;
+      keys.begin = std::min(keys.end, at->end);
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+// Cuts the rows of a component where slices begin or end. False, and nothing is kept, where it has no open keys.
+bool MaskComponents::collect_segments(MaskComponent& component) {
+  constexpr size_t kMostSlices = 64;  // of a row: no tree is as deep, and scattered blocks have more
+  std::vector<int64_t> borders;
+  for (size_t i = component.first_slice; i < component.last_slice; ++i) {
+    borders.push_back(slices_[i].q_range.begin);
+    borders.push_back(slices_[i].q_range.end);
+  }
+  std::sort(borders.begin(), borders.end());
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  const size_t first_segment = segments_.size(), first_index = slices_of_segments_.size();
+  const auto refuse = [&] {
+    segments_.resize(first_segment);
+    slices_of_segments_.resize(first_index);
+    return false;
+  };
+  std::vector<size_t> active;
+  std::vector<Range> before, now;  // keys of the row before, and of the first of the segment
+  size_t next = component.first_slice;
+  for (size_t s = 0; s < borders.size(); ++s) {
+    const int64_t row = borders[s];
+    std::erase_if(active, [&](size_t i) { return slices_[i].q_range.end <= row; });
+    for (; next < component.last_slice && slices_[next].q_range.begin == row; ++next) active.push_back(next);
+    if (active.size() > kMostSlices) return refuse();
+    const auto begins_before = [&](size_t a, size_t b) { return slices_[a].k_range.begin < slices_[b].k_range.begin; };
+    std::sort(active.begin(), active.end(), begins_before);
+    now.clear();
+    for (const size_t i : active) {
+      if (const Range keys = slices_[i].keys_of(row); !keys.empty()) now.push_back(keys);
+    }
+    // Slices share no cells, but where diagonals cut them their keys need not be in the order of k_range.
+    if (!std::is_sorted(now.begin(), now.end()) || !are_within(now, before, row)) return refuse();
+    const int64_t last_row = (s + 1 < borders.size() ? borders[s + 1] : row + 1) - 1;
+    before.clear();
+    for (const size_t i : active) {
+      const AttnSlice& slice = slices_[i];
+      const bool grows = row < last_row && row + slice.max_diag + 1 < slice.k_range.end;
+      if (grows && slice.max_diag != 0) return refuse();
+      if (const Range keys = slice.keys_of(last_row); !keys.empty()) before.push_back(keys);
+    }
+    if (!std::is_sorted(before.begin(), before.end())) return refuse();
+    segments_.push_back({row, slices_of_segments_.size(), slices_of_segments_.size() + active.size()});
+    slices_of_segments_.insert(slices_of_segments_.end(), active.begin(), active.end());
+  }
+  component.has_open_keys = true;
+  component.first_segment = first_segment;
+  component.last_segment = segments_.size();
+  return true;
+}
+
+// Keys in [from, row) that `row` sees.
+int64_t MaskComponents::open_keys_before(const MaskComponent& component, int64_t row, int64_t from) const {
+  const Segment* at = segments_.data() + component.first_segment;
+  if (row <= at->row) return 0;
+  for (size_t count = component.last_segment - component.first_segment; count > 1;) {
+    const size_t half = count / 2;
+    at = at[half].row <= row ? at + half : at;
+    count -= half;
+  }
+  int64_t keys = 0;
+  for (size_t i = at->first; i < at->last; ++i) {
+    keys += intersect(slices_[slices_of_segments_[i]].keys_of(row), {from, row}).size();
+  }
+  return keys;
+}
+
 // The keys of a run of chunks of a monotone component.
 Range MaskComponents::keys_of_run(const MaskComponent& component, const ChunkRun& run) const {
   const AttnSlice* const begin = slices_.data() + component.first_slice;
@@ -346,6 +430,14 @@ int64_t MaskComponents::remote_rows(size_t index, std::span<const ChunkRun> owne
   };
   if (component.is_monotone) {
     for (const ChunkRun& run : owned) count(keys_of_run(component, run));
+    return rows;
+  }
+  if (component.has_open_keys) {
+    int64_t from = 0;
+    for (const ChunkRun& run : owned) {
+      rows += open_keys_before(component, run.begin * chunk_size_, from);
+      from = run.end * chunk_size_;
+    }
     return rows;
   }
   if (component.num_words > 0) return remote_cells(component, owned);

@@ -35,6 +35,12 @@ struct MaskComponent {
   /// The keys of every row are one interval, both its ends only grow from row to row, and no two neighbours leave a
   /// gap: so that the keys of neighbouring rows follow from the first and the last of them.
   bool is_monotone = false;
+  /// NOTE [open keys]: Every key is seen by the row of its number and the rows behind it up to some row, by no other:
+  /// prefix trees in preorder, for one. Then a rank lacks, before each of its runs, the keys that the first row of the
+  /// run sees and that lie behind its previous run; later rows of the run see no other keys before it.
+  bool has_open_keys = false;
+  size_t first_segment = 0;  // of has_open_keys, in row order
+  size_t last_segment = 0;
 
   bool shares_first_chunk() const { return own > first; }
 };
@@ -71,6 +77,8 @@ class MaskComponents {
   void set_cells(const MaskComponent& component, const Range& keys, uint64_t* words) const;
   int64_t remote_cells(const MaskComponent& component, std::span<const ChunkRun> owned);
   void collect_seen(const MaskComponent& component, std::span<const ChunkRun> owned);
+  bool collect_segments(MaskComponent& component);
+  int64_t open_keys_before(const MaskComponent& component, int64_t row, int64_t from) const;
   Range keys_of_run(const MaskComponent& component, const ChunkRun& run) const;
   int64_t remote_rows_in(const Range& keys, std::span<const ChunkRun> owned, size_t& at) const;
 
@@ -89,6 +97,14 @@ class MaskComponents {
     int last = 0;
   };
   std::vector<Link> chains_;
+  /// Rows from `row` on see keys of `slices_of_segments_[first, last)`, indices into slices_, keys ascending.
+  struct Segment {
+    int64_t row = 0;
+    size_t first = 0;
+    size_t last = 0;
+  };
+  std::vector<Segment> segments_;
+  std::vector<size_t> slices_of_segments_;
   std::vector<uint64_t> cells_;  // of components whose chunks see many intervals on a coarse grid
   std::vector<uint64_t> seen_;
   std::vector<Range> scratch_;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "core/require.hpp"
 
@@ -20,6 +21,7 @@ constexpr int64_t kWorkOfProposal = 40;
 constexpr int64_t kWorkOfComponent = 25;
 constexpr int64_t kWorkOfPiece = 8;
 constexpr int64_t kWorkOfInterval = 40;  // of keys, where chunks see many: scattered blocks
+constexpr int64_t kWorkOfOpenRun = 12;   // NOTE [open keys]
 constexpr int64_t kWorkOfApply = 80;
 // Pieces of a component from which on they are sorted by rank to be counted.
 constexpr size_t kManyPieces = 96;
@@ -76,6 +78,7 @@ void Refiner::start(std::span<const RankRun> map, double tolerance) {
   for (size_t i = 0; i < components_.size(); ++i) {
     if (keeps_rank_rows(i)) rank_rows_[i].assign(static_cast<size_t>(cp_size_), kUnknown);
     set_rows(i, count_rows(i));
+    std::replace(rank_rows_[i].begin(), rank_rows_[i].end(), kUnknown, int64_t{0});  // ranks without rows of it
   }
 }
 
@@ -149,19 +152,107 @@ int Refiner::whole_tiles(const MaskComponent& component, int chunk) const {
   return component.first + tiles * tile_chunks_;
 }
 
+// What a cut before `chunk` costs.
+int64_t Refiner::cut_rows(const MaskComponent& component, int chunk) const {
+  if ((chunk - component.first) % tile_chunks_ == 0) return 0;
+  const auto keys = static_cast<double>(areas_.keys_of(chunk * chunk_size_ - 1));
+  return static_cast<int64_t>(std::min(keys * cuts_.rows_per_key, kMostRows));
+}
+
 // What the cuts between pieces_ cost.
 int64_t Refiner::count_cuts(const MaskComponent& component) const {
-  double keys = 0;
-  for (size_t i = 1; i < pieces_.size(); ++i) {
-    const int chunk = pieces_[i].begin;
-    if ((chunk - component.first) % tile_chunks_ == 0) continue;
-    keys += static_cast<double>(areas_.keys_of(chunk * chunk_size_ - 1));
+  int64_t rows = 0;
+  for (size_t i = 1; i < pieces_.size(); ++i) rows += cut_rows(component, pieces_[i].begin);
+  return rows;
+}
+
+// Whether moves_ can be counted by the runs of their two ranks alone (NOTE [open keys]). Where the chunk that a
+// component shares with the one before moves, all its pieces are counted: they are few.
+bool Refiner::counts_two_ranks(size_t index) const {
+  if (a_ < 0 || !components_[index].has_open_keys) return false;
+  return std::all_of(moves_.begin(), moves_.end(), [&](const Move& move) { return component_of(move) == index; });
+}
+
+// The rank of the last chunk of a run after moves_.
+int Refiner::rank_of_end(int run) const {
+  for (const Move& move : moves_) {
+    if (move.run == run) return move.end == list_[run].end ? move.to : list_[run].rank;
   }
-  return static_cast<int64_t>(std::min(keys * cuts_.rows_per_key, kMostRows));
+  return list_[run].rank;
+}
+
+// Rows that a rank lacks of a component after moves_, all of which lie in the component.
+int64_t Refiner::lacking_rows(size_t index, int rank) {
+  const MaskComponent& component = components_[index];
+  owned_.clear();
+  const auto add = [&](int begin, int end) {
+    if (begin < end) owned_.push_back({begin, end});
+  };
+  if (component.shares_first_chunk() && rank_of_end(list_[list_.first_of(index)].before) == rank) {
+    add(component.first, component.own);
+  }
+  for (const int run : list_.of_rank(rank)) {
+    if (static_cast<size_t>(list_[run].component) == index) add(list_[run].begin, list_[run].end);
+  }
+  for (const Move& move : moves_) {
+    if (move.to == rank) {
+      add(move.begin, move.end);
+      continue;
+    }
+    const auto of_run = [&](const ChunkRun& run) { return run.begin <= move.begin && move.begin < run.end; };
+    const auto from = std::find_if(owned_.begin(), owned_.end(), of_run);
+    const int end = std::exchange(from->end, move.begin);
+    if (from->begin == from->end) {
+      *from = {move.end, end};
+      if (from->begin == from->end) {
+        *from = owned_.back();
+        owned_.pop_back();
+      }
+    } else {
+      add(move.end, end);
+    }
+  }
+  std::sort(owned_.begin(), owned_.end(), [](const ChunkRun& a, const ChunkRun& b) { return a.begin < b.begin; });
+  work_ += kWorkOfOpenRun * static_cast<int64_t>(owned_.size());
+  return components_.remote_rows(index, owned_);
+}
+
+// Cuts come and go at the ends of moves alone.
+int64_t Refiner::change_of_cuts(const MaskComponent& component) const {
+  int64_t rows = 0;
+  const auto count = [&](int chunk, bool was_cut, bool is_cut) {
+    if (was_cut != is_cut) rows += (is_cut ? 1 : -1) * cut_rows(component, chunk);
+  };
+  for (const Move& move : moves_) {
+    const RunList::Run& run = list_[move.run];
+    if (move.begin > run.begin) {
+      count(move.begin, false, true);
+    } else if (move.begin > component.own || component.shares_first_chunk()) {
+      count(move.begin, list_[run.before].rank != run.rank, rank_of_end(run.before) != move.to);
+    }
+    if (move.end < run.end) {
+      count(move.end, false, true);
+    } else if (move.end < component.last) {
+      const auto begins = [&](const Move& other) { return other.run == run.after && other.begin == move.end; };
+      if (std::any_of(moves_.begin(), moves_.end(), begins)) continue;  // counted with that one
+      count(move.end, run.rank != list_[run.after].rank, move.to != list_[run.after].rank);
+    }
+  }
+  return rows;
+}
+
+int64_t Refiner::count_rows_of_two(size_t index) {
+  const std::vector<int64_t>& kept = rank_rows_[index];
+  const int64_t of_a = lacking_rows(index, a_), of_b = lacking_rows(index, b_);
+  new_rank_rows_.push_back({of_a, of_b});
+  work_ += kWorkOfComponent;
+  return rows_[index] + of_a + of_b - kept[static_cast<size_t>(a_)] - kept[static_cast<size_t>(b_)] +
+         (tile_chunks_ > 1 ? change_of_cuts(components_[index]) : 0);
 }
 
 // Remote rows of a component after moves_, and what its cuts cost.
 int64_t Refiner::count_rows(size_t index) {
+  if (counts_two_ranks(index)) return count_rows_of_two(index);
   new_rank_rows_.push_back({});
   if (!components_[index].sees_keys) return 0;
   collect_pieces(index);

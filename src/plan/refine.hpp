@@ -124,6 +124,12 @@ class Refiner {
     const MaskComponent& of = components_[component];
     return of.sees_keys && !of.is_monotone && of.num_words == 0;
   }
+  bool counts_two_ranks(size_t component) const;
+  int64_t count_rows_of_two(size_t component);
+  int64_t lacking_rows(size_t component, int rank);
+  int rank_of_end(int run) const;
+  int64_t change_of_cuts(const MaskComponent& component) const;
+  int64_t cut_rows(const MaskComponent& component, int chunk) const;
   template <class Visit>
   void for_each_rank_of_many(const Visit& visit);
   int64_t count_cuts(const MaskComponent& component) const;

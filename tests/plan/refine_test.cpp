@@ -158,6 +158,35 @@ TEST(Refiner, OnlyImprovesKeepsCountsAndRepeats) {
   }
 }
 
+// Moves in prefix trees are counted by their two ranks, cuts by the ends of moves: NOTE [open keys].
+TEST(Refiner, KeepsCountsOfTreesWithCuts) {
+  std::mt19937 rng(31);
+  for (int n = 0; n < 80; ++n) {
+    const int cp_size = 2 + static_cast<int>(rng() % 6);
+    const int64_t num_chunks = cp_size * (8 + static_cast<int64_t>(rng() % 24)), num_rows = 2 * num_chunks;
+    std::vector<AttnSlice> slices;
+    for (int64_t root = 0; root < num_rows;) {  // trees that begin inside of chunks, up to three deep
+      const int64_t end = std::min(num_rows, root + 20 + static_cast<int64_t>(rng() % 60));
+      for (Range open{root, end}; !open.empty();) {
+        const Range own{open.begin, std::min(open.end, open.begin + 1 + static_cast<int64_t>(rng() % 20))};
+        slices.push_back(AttnSlice::causal(own, own));
+        const bool goes_on = rng() % 3 != 0;
+        if (own.end < open.end && goes_on) slices.push_back(AttnSlice::full({own.end, open.end}, own));
+        open.begin = own.end;
+      }
+      root = end;
+    }
+    const Mask mask(num_rows, num_rows, slices);
+    Refiner refiner(mask.slices(), true, 2, num_chunks, cp_size, {8, 0.5 * static_cast<double>(n % 5)});
+    std::vector<RankRun> map = runs_of(dispatch_random(num_chunks, cp_size, rng()));
+    const Refiner::Score score = refiner.run(map, {.max_work = 200'000, .is_loose_at_first = n % 2 == 0});
+    EXPECT_EQ(score.remote_rows, refiner.score(map, 0.005).remote_rows) << n;
+    Refiner free(mask.slices(), true, 2, num_chunks, cp_size);
+    const Dispatch dispatch{cp_size, 2, ranks_of(map)};
+    EXPECT_EQ(free.score(map, 0).remote_rows, rows_lower_bound(mask, dispatch, dispatch)) << n;
+  }
+}
+
 TEST(Refiner, GivesEveryRankItsRows) {
   // Whatever the lengths of the documents and however unequally they are sharded at first.
   std::mt19937 rng(12);
