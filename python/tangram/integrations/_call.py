@@ -16,7 +16,6 @@ from .._held import Held
 from ..errors import InvalidArgument
 from ._narrow import NAME, NO_LIMITS, Borders, Limits, given_borders
 
-
 model_masks = Held("model's mask", recent=0)
 
 

@@ -291,8 +291,8 @@ def traced_layer_key(call: LayerCall, given: Any) -> Any:
         )
     if any(cu is not None for cu in call.cu_seq_lens):
         raise InvalidArgument(
-            f"{NAME}: under torch.compile cu_seq_lens must be None beside tangram_key; make the key of a mask with these "
-            "documents (got cu_seq_lens)"
+            f"{NAME}: under torch.compile cu_seq_lens must be None beside tangram_key; make the key of a mask with "
+            "these documents (got cu_seq_lens)"
         )
     rows = getattr(key, "total_seqlen_q", 0), getattr(key, "total_seqlen_k", 0)
     if limits_of_caller(call, given, rows, None) != NO_LIMITS:
