@@ -17,6 +17,10 @@ from .errors import InvalidArgument
 _numbers = count()
 
 
+def _memory_of(name: Tensor) -> Any:
+    return StorageWeakRef(name.untyped_storage())  # type: ignore[no-untyped-call]
+
+
 class Held:
     """Values by the number in a tensor `[1]`, int64 in host memory. A value lives as long as the memory of its tensor,
     which a graph saves for its backward pass, and a while longer, since hooks may have saved a copy."""
@@ -33,7 +37,7 @@ class Held:
         for old, (memory, _) in list(self._known.items())[: len(self._known) - self._recent]:
             if memory.expired():
                 self._known.pop(old, None)
-        self._known[number] = (StorageWeakRef(name.untyped_storage()), weakref.ref(value) if weakly else value)
+        self._known[number] = (_memory_of(name), weakref.ref(value) if weakly else value)
         return name
 
     def of(self, name: Tensor) -> Any:

@@ -208,7 +208,7 @@ class _Shared(NamedTuple):
     number: int
 
     def ranges(self) -> Ranges:
-        if self.mask == HELD_MASK:
+        if self.mask == HELD_MASK and self.q_ranges is not None:
             return _held_masks.of(self.q_ranges), None, None
         if self.mask != NO_MASK:
             return _graph_masks[self.mask], None, None
