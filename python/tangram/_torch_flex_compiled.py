@@ -12,6 +12,8 @@ from torch import Tensor
 
 from . import _flops
 from ._core import Mask
+from ._held import HeldMask
+from ._held import masks as _held_masks
 from ._prepared import are_masks
 from ._torch_pass import (
     _DTYPES,
@@ -49,6 +51,8 @@ torch.library.define(
 _graph_masks: list[Mask | tuple[Mask, ...]] = []
 _place_of_mask: dict[Mask | tuple[Mask, ...], int] = {}
 NO_MASK = -1
+HELD_MASK = -2
+"""q_ranges is the name of a mask that the graph made."""
 
 
 def _place(mask: Mask | tuple[Mask, ...]) -> int:
@@ -100,7 +104,10 @@ def attend_compiled(
         )
     else:
         flat: list[int] = []
-        if not isinstance(ranges[0], Tensor):
+        place = NO_MASK
+        if isinstance(ranges[0], HeldMask):
+            ranges, place = (ranges[0].name, None, None), HELD_MASK
+        elif not isinstance(ranges[0], Tensor):
             ranges, flat = (None, None, None), _flatten(ranges)
         q_ranges, k_ranges, types = ranges
         out, lse, peaks = torch.ops.tangram.flex_attn(
@@ -112,7 +119,7 @@ def attend_compiled(
             k_ranges,
             types,
             flat,
-            NO_MASK,
+            place,
             sink_layout,
             scale,
             softcap,
@@ -201,6 +208,8 @@ class _Shared(NamedTuple):
     number: int
 
     def ranges(self) -> Ranges:
+        if self.mask == HELD_MASK and self.q_ranges is not None:
+            return _held_masks.of(self.q_ranges), None, None
         if self.mask != NO_MASK:
             return _graph_masks[self.mask], None, None
         if self.q_ranges is not None:

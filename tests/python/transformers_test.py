@@ -12,9 +12,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
 import tangram  # noqa: E402
 from ranks.start import SERVER, run_script  # noqa: E402
-from tangram import InvalidArgument, Mask  # noqa: E402
+from tangram import InvalidArgument, Mask, _held  # noqa: E402
+from tangram.integrations._call import model_masks  # noqa: E402
 from tangram.integrations._mask_function import mask_of  # noqa: E402
 from tangram.integrations.transformers import register  # noqa: E402
 
@@ -242,3 +245,26 @@ def test_it_is_our_attention_that_runs(monkeypatch):
     monkeypatch.setattr(tangram.integrations._attention, "flex_flash_attn_func", counted)
     model(input_ids=tokens())
     assert calls == [(LENGTH, 4, 16)] * 2
+
+
+def test_one_compiled_graph_serves_all_packs():
+    """Of layers that alternate between a window and full attention."""
+    model, _ = model_of("gemma2")
+    model.set_attn_implementation("tangram")
+    graphs = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=graphs, fullgraph=True)
+    outs = []
+    for lengths in ((5, 1, 30, 12), (20, 28), (1, 47)):
+        positions = torch.cat([torch.arange(n) for n in lengths])[None]
+        results = []
+        for run in (model, compiled):
+            model.zero_grad()
+            logits = run(input_ids=tokens(), position_ids=positions, use_cache=False).logits
+            logits.square().mean().backward()
+            results.append((logits.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+        assert_equal(results)
+        outs.append(results[1][0])
+    assert graphs.frame_count == 1
+    assert (outs[0] - outs[1]).abs().max() > 1e-2, "the packs show no difference"
+    assert len(model_masks) <= 2, "masks of earlier steps live on"
+    assert len(_held.masks) <= 66

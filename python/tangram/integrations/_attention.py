@@ -11,12 +11,13 @@ from torch import Tensor
 
 from .._core import Mask
 from ..errors import InvalidArgument, NotAvailable
-from ..flex import flex_flash_attn_func
+from ..flex import _import_torch, flex_flash_attn_func
 from ._batch_keys import BatchKeys
 from ._call import LayerCall, ModelMask
-from ._layer import layer_key, layer_mask
-from ._mask_function import MaskFunction, mask_of
+from ._layer import layer_key, layer_mask, refuse_longer_keys
+from ._mask_function import MaskFunction, Span, mask_of
 from ._narrow import NAME as _PREFIX
+from ._traced import TracedMask, traced_layer_key, traced_layer_mask, traced_mask
 
 NAME = "tangram"
 _REFUSED = ("position_bias", "cache", "block_table", "score_mod", "indices", "block_indices", "sinks")
@@ -34,11 +35,11 @@ def register(name: str = NAME) -> None:
         raise NotAvailable(
             f"tangram.integrations.transformers.register: transformers 4.57 or later must be there (got {error})"
         ) from None
+    _import_torch()  # a compiled model whose first layer does it would be compiled twice
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, _mask)
 
 
-@torch.compiler.disable  # type: ignore[misc]
 def _mask(
     batch_size: int,
     q_length: int | None = None,
@@ -49,15 +50,30 @@ def _mask(
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     cache_position: Tensor | None = None,
+    device: torch.device | None = None,
     **_: Any,
-) -> ModelMask:
+) -> ModelMask | TracedMask:
     """The mask of a batch whose rows lie one after the other, from the function by which transformers describes it."""
     if q_length is None:  # before transformers 5
         if cache_position is None:
             raise InvalidArgument(f"{_PREFIX}: q_length or cache_position must be given (got none)")
-        q_length, q_offset = cache_position.shape[0], int(cache_position[0])
-    queries, keys = (int(q_offset), q_length), (kv_offset, kv_length)
+        q_length, q_offset, device = cache_position.shape[0], cache_position[0], cache_position.device
+    if torch.compiler.is_compiling():
+        function = None if use_vmap else mask_function
+        return traced_mask(batch_size, (q_offset, q_length), (kv_offset, kv_length), function, attention_mask, device)
+    return _model_mask(
+        batch_size, (int(q_offset), q_length), (kv_offset, kv_length), mask_function, attention_mask, use_vmap
+    )
 
+
+def _model_mask(
+    batch_size: int,
+    queries: Span,
+    keys: Span,
+    mask_function: MaskFunction | None,
+    attention_mask: Tensor | None,
+    use_vmap: bool,
+) -> ModelMask:
     def read() -> Mask:
         if use_vmap or mask_function is None:
             raise InvalidArgument(
@@ -67,13 +83,11 @@ def _mask(
         return mask_of(mask_function, batch_size, queries, keys, attention_mask)
 
     mask = ModelMask(read, attention_mask)
-    ends = sum(queries), sum(keys)
     # At once, because generate works on what a static cache gets.
-    if ends[1] > ends[0] and not use_vmap and not any(s.visible(q_length - 1, kv_length - 1) for s in mask.mask.slices):
-        raise InvalidArgument(
-            f"{_PREFIX}: a cache must not be longer than what was seen, as static caches are, nor attention_mask than "
-            f"the tokens (got {ends[1]} keys for {ends[0]} tokens)"
-        )
+    ends = sum(queries), sum(keys)
+    last = queries[1] - 1, keys[1] - 1
+    if ends[1] > ends[0] and not use_vmap and not any(s.visible(*last) for s in mask.mask.slices):
+        refuse_longer_keys(ends[1], ends[0])
     return mask
 
 
@@ -97,7 +111,7 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: ModelMask | Tensor | None,
+    attention_mask: ModelMask | TracedMask | Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
     softcap: float | None = None,
@@ -148,7 +162,8 @@ def attention(
         scale = tangram_key.scale_of_rows(module)
         query = query if scale is None else (query * scale).to(query.dtype)
     elif tangram_key is not None:
-        runtime_key = layer_key(call, tangram_key)
+        choose = traced_layer_key if torch.compiler.is_compiling() else layer_key
+        runtime_key = choose(call, tangram_key)
     q, k, v = (_rows(x) for x in _of_one_dtype((query, key, value)))
     if tangram_key is not None:
         from ..distributed import calc_attn
@@ -156,5 +171,6 @@ def attention(
         # Sinks are parameters: the code that reduces all other gradients over ranks reduces theirs too.
         out, _ = calc_attn(q, k, v, runtime_key, dsink_reduce="none", **options)
     else:
-        out, _ = flex_flash_attn_func(q, k, v, layer_mask(call, tangram_mask), **options)
+        mask: Any = traced_layer_mask if torch.compiler.is_compiling() else layer_mask
+        out, _ = flex_flash_attn_func(q, k, v, mask(call, tangram_mask), **options)
     return out.view(batch, length, heads, -1), None

@@ -12,8 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from .._core import Mask
+from .._held import Held
 from ..errors import InvalidArgument
 from ._narrow import NAME, NO_LIMITS, Borders, Limits, given_borders
+
+model_masks = Held("model's mask", recent=0)
 
 
 class ModelMask:
@@ -22,8 +25,10 @@ class ModelMask:
 
     def __init__(self, read: Callable[[], Mask], padding: Tensor | None) -> None:
         self._read = read
-        self._padding = padding
+        self.given_padding = padding
         self._known: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        self.name = model_masks.add(self, weakly=True)
+        """By which layers that are compiled alone name it."""
 
     def remember(self, name: str, source: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         """What is read once for all layers of a forward pass: of tensors on a GPU the host would wait for each."""
@@ -40,7 +45,7 @@ class ModelMask:
     @property
     def padding(self) -> Tensor | None:
         """`[batch, keys]` bool, False for padding; None: there is no padding."""
-        padding = self._padding
+        padding = self.given_padding
         if padding is None or self.remember("no padding", (), lambda: bool(padding.all())):
             return None
         return padding
@@ -90,7 +95,11 @@ class LayerCall:
 
     @property
     def model_mask(self) -> ModelMask | None:
-        return self.attention_mask if isinstance(self.attention_mask, ModelMask) else None
+        mask = self.attention_mask
+        if isinstance(mask, ModelMask):
+            return mask
+        # Of a graph that ended before the layer's call was read.
+        return mask.outside_of_graph() if hasattr(mask, "outside_of_graph") else None
 
     def once(self, name: str, source: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         known = self.model_mask

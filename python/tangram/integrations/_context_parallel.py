@@ -133,11 +133,11 @@ def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         state.generating = before
 
 
-def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-    state: _State = self.__dict__[_STATE]
-    inner = self.__dict__[_INNER]
-    if state.generating:
-        return inner(*args, **kwargs)
+@torch.compiler.disable  # type: ignore[misc]
+def _prepare(
+    self: Any, state: _State, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Arguments, BatchKeys, dict[str, Any]]:
+    """What the host does before the model runs: the batch, its keys, and what the model itself gets."""
     names = inspect.signature(type(self).forward).parameters
     kwargs |= dict(zip([name for name in names if name != "self"], args, strict=False))
     try:
@@ -146,8 +146,17 @@ def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
     except InvalidArgument as error:
         raise state.refuse(str(error)) from None
     state.group.group.require_agreement(given.fingerprint(), f"the batch of {NAME}, alike on all ranks of the group,")
+    return given, keys, _local(given, keys, state.group.size)
+
+
+def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+    state: _State = self.__dict__[_STATE]
+    inner = self.__dict__[_INNER]
+    if state.generating:
+        return inner(*args, **kwargs)
+    given, keys, local = _prepare(self, state, args, kwargs)
     with state.positions.of(given.positions):
-        outputs = inner(**_local(given, keys, state.group.size))
+        outputs = inner(**local)
     if keys.num_layer_masks == 0:
         raise InvalidArgument(f"{NAME}: attn_implementation must stay 'tangram' (got a model without such a layer)")
     return outputs if torch.is_grad_enabled() else _over_ranks(state, outputs, given, keys)

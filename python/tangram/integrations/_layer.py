@@ -34,7 +34,7 @@ def layer_key(call: LayerCall, given: Any) -> Any:
     from .._dist_mask_buffer import DistMaskBuffer, key_of_call
     from .._runtime_key import DistAttnRuntimeKey
 
-    key = _of_kind(call, given, "tangram_key")
+    key = chosen_of_kind(call, given, "tangram_key")
     if call.batch != 1:
         raise InvalidArgument(f"{NAME}: with tangram_key the batch is one packed sequence (got batch={call.batch})")
     _refuse_tensor_mask(call, "tangram_key")
@@ -43,7 +43,7 @@ def layer_key(call: LayerCall, given: Any) -> Any:
     base = key if isinstance(key, DistAttnRuntimeKey) else key_of_call(key, None)[0]
     _refuse_padding(call, base)
     rows = (base.total_seqlen_q, base.total_seqlen_k)
-    limits = _limits(call, given, rows, call.borders(rows, "of the key's mask, of all ranks"))
+    limits = limits_of_caller(call, given, rows, call.borders(rows, "of the key's mask, of all ranks"))
     if limits == NO_LIMITS:
         return key
     if key is base:
@@ -88,7 +88,7 @@ def model_layer_mask(call: LayerCall) -> Mask:
     return result
 
 
-def _of_kind(call: LayerCall, value: Any, name: str) -> Any:
+def chosen_of_kind(call: LayerCall, value: Any, name: str) -> Any:
     """One value for all layers, or a mapping from the names in config.layer_types."""
     if not isinstance(value, Mapping):
         return value
@@ -100,7 +100,7 @@ def _of_kind(call: LayerCall, value: Any, name: str) -> Any:
     return value[kind]
 
 
-def _limits(call: LayerCall, given: Any, rows: tuple[int, int], borders: Borders | None) -> Limits:
+def limits_of_caller(call: LayerCall, given: Any, rows: tuple[int, int], borders: Borders | None) -> Limits:
     """Of a mask or key that a caller gives for `rows` queries and keys."""
     chunk = getattr(getattr(call.module, "config", None), "attention_chunk_size", None)
     if call.kind == "chunked_attention" and not isinstance(given, Mapping) and (chunk is None or chunk < rows[1]):
@@ -123,7 +123,7 @@ def _limits(call: LayerCall, given: Any, rows: tuple[int, int], borders: Borders
 
 def caller_layer_mask(call: LayerCall, given: Any) -> Mask:
     """The mask of this layer by what its caller gives for all layers, within what its call says."""
-    mask = _of_kind(call, given, "tangram_mask")
+    mask = chosen_of_kind(call, given, "tangram_mask")
     if not isinstance(mask, Mask):
         raise InvalidArgument(f"{NAME}: tangram_mask must be a tangram.Mask (got {type(mask).__name__})")
     _refuse_tensor_mask(call, "tangram_mask")
@@ -134,7 +134,7 @@ def caller_layer_mask(call: LayerCall, given: Any) -> Mask:
             f"gave this rank need tangram_key (got a mask of {mask.seqlen_q} x {mask.seqlen_k}, {rows[0]} queries, "
             f"{rows[1]} keys)"
         )
-    limits = _limits(call, given, rows, _borders_of_batch(call))
+    limits = limits_of_caller(call, given, rows, _borders_of_batch(call))
     if limits.left is not None:
         _refuse_other_distances(call)
     padding = None if call.model_mask is None else call.model_mask.padding
@@ -240,6 +240,13 @@ def _borders_beside_model_mask(call: LayerCall) -> Borders | None:
 
     begins = call.once("positions", (call.position_ids,), read)
     return (begins, begins) if len(begins) > call.batch + 1 else None
+
+
+def refuse_longer_keys(keys: int, tokens: int) -> None:
+    raise InvalidArgument(
+        f"{NAME}: a cache must not be longer than what was seen, as static caches are, nor attention_mask than "
+        f"the tokens (got {keys} keys for {tokens} tokens)"
+    )
 
 
 def _refuse_tensor_mask(call: LayerCall, beside: str) -> None:
