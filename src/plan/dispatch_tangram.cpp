@@ -70,10 +70,13 @@ constexpr double kPriceOfOverloadSquared = 8;
 
 // With shared prefixes a rank that takes area over needs the keys of whole prefixes for it.
 constexpr double kPriceOfOverloadOfPrefixes = 2.4;
-// Moves of such masks are counted by two ranks alone, and still take longer than they are counted as.
-constexpr double kWorkOfPrefixes = 0.65;
+// Moves of such masks are counted by two ranks alone, and still take longer than they are counted as. Over few ranks
+// there is time for the search of other masks, which moves fewer rows.
+constexpr double kWorkOfPrefixes = 2, kWorkOfPrefixesOfManyRanks = 0.65;
 
 constexpr double kMendable = 0.05;
+
+constexpr int kManyRanks = 16;
 
 // The search proceeds in rounds, each with its share of the work, over the best of the round before. With many ranks
 // there is time for few candidates.
@@ -83,7 +86,6 @@ struct Round {
 };
 constexpr Round kRounds[] = {{0.35, 4}, {0.3, 2}, {0.35, 1}};
 constexpr Round kOneRound[] = {{1, 1}};
-constexpr int kManyRanks = 16;
 // Of so many blocks most are small, and whichever way they are packed the search brings them in line.
 constexpr size_t kManyBlocks = 2000;
 
@@ -148,11 +150,12 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
 }
 
 // Packings of chunks of one size, and the plain order of the sequence unless blocks are many. A brief search has time
-// for one alone, the one that keeps most blocks whole. With shared prefixes one competes with what balances.
+// for one alone, the one that keeps most blocks whole. With shared prefixes they compete with what balances; over many ranks
+// one does.
 std::vector<std::vector<int>> make_candidates(const PackProblem& problem, bool shares_prefixes, bool is_brief) {
   std::vector<std::vector<int>> candidates;
-  if (shares_prefixes) {
-    candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
+  if (shares_prefixes) candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
+  if (shares_prefixes && problem.cp_size >= kManyRanks) {
     candidates.push_back(pack(problem, {std::max(1, problem.per_rank() / 32), 0}));
     return candidates;
   }
@@ -235,13 +238,13 @@ CutCost cut_cost(const DistAttnConfig& config) {
 // By rows and overload. But where that would take what stays unbalanced of a mask that nothing takes apart, by
 // estimated seconds: ranks that compute for long have time for many rows.
 void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const DistAttnConfig& config,
-                   bool is_connected, bool shares_prefixes) {
+                   bool is_connected, bool holds_areas) {
   const auto sort = [&](const auto& price) {
     for (Candidate& candidate : candidates) candidate.price = price(candidate.score);
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.price < b.price; });
   };
-  if (shares_prefixes) {
+  if (holds_areas) {
     return sort([&](const Refiner::Score& score) {
       return static_cast<double>(score.remote_rows) +
              static_cast<double>(mask.seqlen_q()) * score.overload * kPriceOfOverloadOfPrefixes;
@@ -261,9 +264,8 @@ void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const D
 
 // Searches in rounds; the best candidate comes first.
 void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& mask, const DistAttnConfig& config,
-             double tolerance, bool is_connected, bool shares_prefixes, double all_work) {
-  const bool is_one_round = config.cp_size >= kManyRanks || shares_prefixes;
-  const auto rounds = is_one_round ? kOneRound : std::span<const Round>(kRounds);
+             double tolerance, bool is_connected, bool holds_areas, double all_work) {
+  const auto rounds = config.cp_size < kManyRanks ? std::span<const Round>(kRounds) : kOneRound;
   const double negligible = is_searched_briefly(mask, config) ? kNegligible * static_cast<double>(mask.seqlen_q()) : 0;
   for (const Round& round : rounds) {
     candidates.resize(std::min(candidates.size(), round.num_candidates));
@@ -272,7 +274,7 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
                                 .tolerance = tolerance,
                                 .negligible_rows = negligible,
                                 .mends = &round == &rounds.back(),
-                                .is_loose_at_first = !shares_prefixes};
+                                .is_loose_at_first = !holds_areas};
     for (Candidate& candidate : candidates) {
       candidate.score = refiner.run(candidate.map, options);
       if (candidate.score.remote_rows == 0 && candidate.score.overload == 0) break;  // there is no better one
@@ -281,7 +283,7 @@ void improve(std::vector<Candidate>& candidates, Refiner& refiner, const Mask& m
         return;
       }
     }
-    sort_by_price(candidates, mask, config, is_connected, shares_prefixes);
+    sort_by_price(candidates, mask, config, is_connected, holds_areas);
   }
 }
 
@@ -307,6 +309,7 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const double tolerance = balance_tolerance(mask.seqlen_q() / cp_size);
   const bool is_one_block = problem.blocks.size() == 1;
   const bool shares_prefixes = has_shared_prefixes(mask);
+  const bool holds_areas = shares_prefixes && cp_size >= kManyRanks;  // from the start of the search
   const bool is_refined = may_change && !is_one_block && !shares_prefixes;
   const int64_t fine = is_refined ? search_chunk_size(mask, chunk_size) : chunk_size;
   const std::vector<int64_t> begins = document_begins(mask.slices());
@@ -322,15 +325,16 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const bool is_connected = refiner.num_components() == 1;
   for (Candidate& candidate : candidates) candidate.score = refiner.score(candidate.map, tolerance);
   // One block in plain order is nearly balanced, as a window, or would have to be sharded anew by exchanges.
-  if (is_one_block && !shares_prefixes && candidates.back().score.overload > kMendable) candidates.pop_back();
-  sort_by_price(candidates, mask, config, is_connected, shares_prefixes);
+  if (is_one_block && !holds_areas && candidates.back().score.overload > kMendable) candidates.pop_back();
+  sort_by_price(candidates, mask, config, is_connected, holds_areas);
   // A mask of one block is cut as it must be; exchanges could only mend its balance, and give ranks equally many rows.
   const Candidate& first = candidates.front();
   const bool is_final = is_connected && !shares_prefixes && first.score.overload == 0;
   if (cp_size > 1 && (!is_final || !has_equal_rows(first.map, cp_size))) {
     const double work =
-        static_cast<double>(search_work(mask, config)) * (shares_prefixes ? kWorkOfPrefixes : 1) * share_of_work;
-    improve(candidates, refiner, mask, config, tolerance, is_connected, shares_prefixes, work);
+        static_cast<double>(search_work(mask, config)) * share_of_work *
+        (holds_areas ? kWorkOfPrefixesOfManyRanks : shares_prefixes ? kWorkOfPrefixes : 1);
+    improve(candidates, refiner, mask, config, tolerance, is_connected, holds_areas, work);
   }
   Candidate& best = candidates.front();
   overload = best.score.overload;

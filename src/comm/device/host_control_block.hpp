@@ -74,7 +74,7 @@ class HostControlBlock {
   void mark_sent(uint64_t num_statements) { num_sent_.store(num_statements, std::memory_order_release); }
   /// Whether this rank's next statement would take the place of one that is still to be sent.
   bool is_ahead_of_links(int rank) const {
-    return is_linked_ && num_statements(rank) >= num_sent_.load(std::memory_order_acquire) + kStatements;
+    return is_linked_ && num_statements(rank) + 1 >= num_sent_.load(std::memory_order_acquire) + kStatements;
   }
   /// Number `number`, from 0, or nothing where it has not been made, or was so long ago.
   std::optional<AgreementRecord> statement(int rank, uint64_t number) const;

@@ -13,7 +13,7 @@ namespace tangram {
 namespace {
 
 Mask random_mask(std::mt19937& rng, int64_t rows) {
-  if (rng() % 4 == 0) return causal_mask(rows);
+  if (rng() % 4 == 0) return causal_mask(rows, rows);
   std::vector<int64_t> borders{0};
   while (borders.back() < rows) {
     borders.push_back(
