@@ -45,6 +45,8 @@ struct SinkParams {
   bool per_row;
   bool half;  ///< float16 instead of bfloat16
 };
+/// Before a kernel that may wait for keys, which launch_sink() comes behind.
+void load_sink(bool half);
 void launch_sink(const SinkParams& params, const backward::PrePostParams& pre_post, cudaStream_t stream);
 
 // For each class of head dimensions, in a source of its own.

@@ -59,6 +59,8 @@ void launch_backward_instance(const backward::Params& params, const backward::Pr
   constexpr int kSmemBytes = sizeof(backward::Smem<Traits>);
   static_assert(kSmemBytes <= kTierKb[static_cast<int>(Traits::kTier)] * 1024);
   allow_shared_memory<backward::backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm80 backward)");
+  // The main kernel may wait for awaited keys: what is launched behind it is loaded before.
+  cuda::load_kernel<backward::after_kernel<Element, Traits::kDimQk>>();
   const int64_t tiles = int64_t{pre_post.num_q_tiles} * pre_post.num_heads_q;
   launch_kernel(backward::before_kernel<Element, Traits::kDimQk>, pre_post, std::max<int64_t>(tiles, 1),
                 backward::kThreads, 0, stream, "sm80 backward: first kernel launch");

@@ -34,8 +34,8 @@ inline constexpr int kStepQueries = 64;  // as schedule::WorkList has them
 inline constexpr int kBackwardWarps = 8;
 
 struct ShapeClass {
-  int head_dim;    ///< of q and k
-  int head_dim_v;  ///< of v and out
+  int head_dim;               ///< of q and k
+  int head_dim_v;             ///< of v and out
   ForwardShape forward[2];    ///< by SharedMemoryTier
   BackwardShape backward[2];  ///< likewise
 };

@@ -184,6 +184,7 @@ void Sm80Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* 
   const int64_t free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, view.most_work_tiles));
   const bool half = shape.dtype == DType::kFloat16;
+  if (args.dsink != nullptr) sm80::load_sink(half);
   sm80::launch_backward({half, shape.head_dim, shape.head_dim_v, args.options.softcap > 0, tier_}, params, pre_post,
                         ctas, cuda_stream);
   if (args.dsink == nullptr) return;

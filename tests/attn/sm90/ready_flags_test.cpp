@@ -280,10 +280,10 @@ TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   const std::span<const AttnSlice> of_mask = slices;
   const auto mask = backend_.make_slot(shape);
   backend_.install(
-      *mask, std::make_unique<gpu::ForwardMetadata>(
-                 schedule::choose_forward(std::move(tiles), of_mask, shape, backend_.kernel_table(shape),
-                                          backend_.caps().gpu),
-                 gpu::KeySources(MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .ready_flags = ready_flags})));
+      *mask,
+      std::make_unique<gpu::ForwardMetadata>(
+          schedule::choose_forward(std::move(tiles), of_mask, shape, backend_.kernel_table(shape), backend_.caps().gpu),
+          gpu::KeySources(MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .ready_flags = ready_flags})));
   const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
   const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
   const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);

@@ -76,8 +76,7 @@ __device__ __forceinline__ void write_part(const typename Part::Sums& sums, uint
       for (int j = 0; j < Part::kN16 * 2; ++j) {
         if (first_col + j * 8 >= dim) continue;
         write_pair<Element>(begin + j * 8 * element_bytes,
-                            {sums[m][j * 4 + r * 2] * scale, sums[m][j * 4 + r * 2 + 1] * scale}, to.type,
-                            accumulate);
+                            {sums[m][j * 4 + r * 2] * scale, sums[m][j * 4 + r * 2 + 1] * scale}, to.type, accumulate);
       }
     }
   }

@@ -140,8 +140,8 @@ struct Cta {
 
   /// The warp's keys of V as operands B.
   __device__ __forceinline__ void load_v(const unsigned char* tile) {
-    const uint32_t lane_at = ptx::smem_address(tile) + LayoutV::lane_columns_first(lane) +
-                             Scores::first_col(warp) * LayoutV::kRowBytes;
+    const uint32_t lane_at =
+        ptx::smem_address(tile) + LayoutV::lane_columns_first(lane) + Scores::first_col(warp) * LayoutV::kRowBytes;
 #pragma unroll
     for (int k16 = 0; k16 < kV16; ++k16) ptx::load_matrix_x4(v_regs[k16], LayoutV::advance(lane_at, 0, k16));
   }
@@ -149,8 +149,8 @@ struct Cta {
   __device__ __forceinline__ void multiply_dout(ScoreSums& sums) const {
     if constexpr (Traits::kVInRegisters) {
       static_assert(Scores::kN16 == 1);
-      const uint32_t a_lane = ptx::smem_address(smem.dout) + LayoutV::lane_rows_first(lane) +
-                              Scores::first_row(warp) * LayoutV::kRowBytes;
+      const uint32_t a_lane =
+          ptx::smem_address(smem.dout) + LayoutV::lane_rows_first(lane) + Scores::first_row(warp) * LayoutV::kRowBytes;
       clear(sums);
       multiply<Element, Scores::kM, 1, Traits::kDimV / 16>(
           sums, [&](uint32_t(&a)[4], int m, int k16) { ptx::load_matrix_x4(a, LayoutV::advance(a_lane, m, k16)); },
@@ -401,8 +401,8 @@ struct Cta {
 
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) {
-      smem.mask_info = params.mask_info != nullptr ? *params.mask_info
-                                                   : BackwardMaskInfo{params.num_work_tiles, params.walk, true};
+      smem.mask_info =
+          params.mask_info != nullptr ? *params.mask_info : BackwardMaskInfo{params.num_work_tiles, params.walk, true};
       smem.arrived.bits = 0;
     }
     __syncthreads();

@@ -111,9 +111,9 @@ struct PrePostParams {
   float softmax_scale;
   bool out_float32;
   GradType dq_type;
-  bool accumulate_dq;       ///< adds to dq, which is float32
-  bool has_empty_tiles;     ///< of a padded slot: query tiles may be empty, and have no sums
-  cudaEvent_t keys_ready;   ///< of the host: null, or what the main kernel waits for
+  bool accumulate_dq;      ///< adds to dq, which is float32
+  bool has_empty_tiles;    ///< of a padded slot: query tiles may be empty, and have no sums
+  cudaEvent_t keys_ready;  ///< of the host: null, or what the main kernel waits for
 };
 
 }  // namespace tangram::sm80::backward

@@ -31,7 +31,8 @@ struct Split {
 };
 
 /// For any head dimensions of the class kDimQk, kDimV.
-template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
+          SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct Traits {
   using Element = ElementT;  // __nv_bfloat16 or __half
   static constexpr int kDimQk = kDimQkT, kDimV = kDimVT;

@@ -128,9 +128,8 @@ struct ForwardCta {
     const int32_t elsewhere = local_kv_row(params.local_ranges, at.k0, min(at.k0 + kBlockN, at.k_end));
     const int32_t first = elsewhere < 0 ? at.k0 : elsewhere;
     copy_rows<Layout, kBlockN, Traits::kThreads>(
-        ptx::smem_address(to),
-        static_cast<const Element*>(elsewhere < 0 ? here : local) + work().kv_head * head_stride, dim,
-        [&](int row) -> int64_t { return at.k0 + row < at.k_end ? (int64_t{first} + row) * row_stride : -1; });
+        ptx::smem_address(to), static_cast<const Element*>(elsewhere < 0 ? here : local) + work().kv_head * head_stride,
+        dim, [&](int row) -> int64_t { return at.k0 + row < at.k_end ? (int64_t{first} + row) * row_stride : -1; });
   }
   __device__ __forceinline__ void copy_k() {
     if (params.ready_flags.pending != 0) {

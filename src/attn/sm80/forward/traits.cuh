@@ -16,7 +16,8 @@
 namespace tangram::sm80 {
 
 /// For any head dimensions of the class kDimQk, kDimV.
-template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
+          SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct ForwardTraits {
   using Element = ElementT;  // __nv_bfloat16 or __half
   static constexpr int kDimQk = kDimQkT, kDimV = kDimVT;

@@ -54,7 +54,8 @@ struct ScatteredRows {
       const HostTensor* const tensors[] = {&stored, &final, &other};
       for (int64_t key = 0; key < own.rows(); ++key) {
         for (int head = 0; head < own.heads(); ++head) {
-          for (int d = 0; d < own.dim(); ++d) own.set(key, head, d, tensors[key % 3]->at(own.rows() - 1 - key, head, d));
+          for (int d = 0; d < own.dim(); ++d)
+            own.set(key, head, d, tensors[key % 3]->at(own.rows() - 1 - key, head, d));
         }
       }
     };
@@ -101,7 +102,7 @@ inline std::vector<BackwardCase> backward_cases() {
        .slices = {AttnSlice::full({0, 40}, {0, 600})},
        .blocks = 3,
        .multiprocessors = 132,
-       .keys = Keys::kElsewhere},
+       .keys = Keys::kLocalKv},
   };
 }
 
@@ -242,7 +243,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   if (c.keys == Keys::kLate) {
     events = peer.emplace(r.k, r.v).send();
     params.ready_flags = peer->params();
-  } else if (c.keys == Keys::kElsewhere) {
+  } else if (c.keys == Keys::kLocalKv) {
     params.local_ranges = elsewhere.emplace(r.k, r.v).params();
     params.k_local = elsewhere->k_view(r.k_view()).data;
     params.v_local = elsewhere->v_view(r.v_view()).data;

@@ -168,7 +168,7 @@ void expect_close(const ForwardCase& c, int head_dim, int head_dim_v, const emul
   if (c.keys == Keys::kLate) {
     events = peer.emplace(r.k, r.v).send();
     params.ready_flags = peer->params();
-  } else if (c.keys == Keys::kElsewhere) {
+  } else if (c.keys == Keys::kLocalKv) {
     params.local_ranges = elsewhere.emplace(r.k, r.v).params();
     params.k_local = elsewhere->k_view(r.k_view()).data;
     params.v_local = elsewhere->v_view(r.v_view()).data;
@@ -234,7 +234,7 @@ inline std::vector<ForwardCase> forward_cases() {
       {.name = "keys elsewhere",
        .shape = shape_of(40, 600, 2, 1),
        .slices = {AttnSlice::full({0, 40}, {0, 600})},
-       .keys = Keys::kElsewhere},
+       .keys = Keys::kLocalKv},
   };
 }
 

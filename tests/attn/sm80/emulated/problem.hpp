@@ -19,7 +19,7 @@
 namespace tangram::test::emulated_sm80 {
 
 /// Where a kernel finds its keys.
-enum class Keys { kThere, kLate, kElsewhere };
+enum class Keys { kThere, kLate, kLocalKv };
 
 /// Head dimensions are those of the kernel.
 inline AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
