@@ -9,13 +9,17 @@
 
 namespace tangram::sm80 {
 
-/// Of head dims that have a class (find_shape_class).
-constexpr schedule::KernelTable kernel_table(int head_dim, int head_dim_v) {
+/// Of head dims that have a class (find_shape_class), on devices of a tier.
+constexpr schedule::KernelTable kernel_table(int head_dim, int head_dim_v, SharedMemoryTier tier) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
-  schedule::KernelTable table{.backward = {row.backward.keys, kStepQueries, true},
+  const auto at = static_cast<int>(tier);
+  schedule::KernelTable table{.splits_kv = true,
+                              .backward = {row.backward[at].keys, kStepQueries, true},
                               .backward_head_dim = row.head_dim,
                               .backward_head_dim_v = row.head_dim_v};
-  for (schedule::WorkTileShape& shape : table.forward) shape = {row.forward.rows, row.forward.keys};
+  for (schedule::WorkTileShape& shape : table.forward) {
+    shape = {row.forward[at].rows, row.forward[at].keys};
+  }
   return table;
 }
 

@@ -20,9 +20,11 @@ constexpr bool in_sample(int, int) { return true; }
 void require_compiled(const Variant& variant) {
 #ifdef TANGRAM_SM80_SAMPLE
   const ShapeClass& row = shape_class(variant.head_dim, variant.head_dim_v);
-  if (!variant.half && !variant.softcap && in_sample(row.head_dim, row.head_dim_v)) return;
+  const bool large = variant.tier == SharedMemoryTier::kLarge;
+  if (!variant.half && !variant.softcap && large && in_sample(row.head_dim, row.head_dim_v)) return;
   throw NotAvailable(
-      "sm80: this build has kernels in bfloat16 without softcap alone, for head dims up to 64 and from 104 to 128; "
+      "sm80: this build has kernels in bfloat16 without softcap alone, for head dims up to 64 and from 104 to 128, on "
+      "GPUs with 163 KB of shared memory a block; "
       "TANGRAM_SM90_KERNELS=all compiles all");
 #else
   static_cast<void>(variant);

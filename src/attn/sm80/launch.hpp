@@ -9,6 +9,7 @@
 
 #include "attn/sm80/backward/params.hpp"
 #include "attn/sm80/forward/params.hpp"
+#include "attn/sm80/shapes.hpp"
 
 namespace tangram::sm80 {
 
@@ -18,6 +19,7 @@ struct Variant {
   int head_dim = 128;
   int head_dim_v = 128;
   bool softcap = false;
+  SharedMemoryTier tier = SharedMemoryTier::kLarge;
 };
 
 /// On so many multiprocessors.
@@ -27,7 +29,7 @@ void load_combine(bool half);
 /// Sets `count` floats to minus infinity, in stream order.
 void fill_minus_infinity(float* values, int count, cudaStream_t stream);
 
-/// The kernels before, main and after of one backward call.
+/// The kernels before, main and after of one backward call, the main one on at most so many multiprocessors.
 void launch_backward(const Variant& variant, const backward::Params& params, const backward::PrePostParams& pre_post,
                      int num_multiprocessors, cudaStream_t stream);
 
@@ -43,6 +45,8 @@ struct SinkParams {
   bool per_row;
   bool half;  ///< float16 instead of bfloat16
 };
+/// Before a kernel that may wait for keys, which launch_sink() comes behind.
+void load_sink(bool half);
 void launch_sink(const SinkParams& params, const backward::PrePostParams& pre_post, cudaStream_t stream);
 
 // For each class of head dimensions, in a source of its own.

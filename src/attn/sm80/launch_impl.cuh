@@ -45,6 +45,7 @@ void launch_kernel(void (*kernel)(Params), const Params& params, int64_t num_cta
 template <typename Traits>
 void launch_forward_instance(const ForwardParams& params, int num_multiprocessors, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(ForwardSmem<Traits>);
+  static_assert(kSmemBytes <= kTierKb[static_cast<int>(Traits::kTier)] * 1024);
   allow_shared_memory<forward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm80 forward)");
   const int64_t most = int64_t{num_multiprocessors} * Traits::kCtasPerMultiprocessor;
   launch_kernel(forward_kernel<Traits>, params, std::min(most, int64_t{params.num_work_tiles} * params.num_groups),
@@ -52,15 +53,20 @@ void launch_forward_instance(const ForwardParams& params, int num_multiprocessor
 }
 
 template <typename Traits>
-void launch_backward_instance(const backward::Params& params, const backward::PrePostParams& pre_post,
-                              int num_multiprocessors, cudaStream_t stream) {
+void launch_backward_instance(const backward::Params& params, const backward::PrePostParams& pre_post, int num_ctas,
+                              cudaStream_t stream) {
   using Element = typename Traits::Element;
   constexpr int kSmemBytes = sizeof(backward::Smem<Traits>);
+  static_assert(kSmemBytes <= kTierKb[static_cast<int>(Traits::kTier)] * 1024);
   allow_shared_memory<backward::backward_kernel<Traits>, kSmemBytes>("cudaFuncSetAttribute(sm80 backward)");
+  // The main kernel may wait for awaited keys: what is launched behind it is loaded before.
+  cuda::load_kernel<backward::after_kernel<Element, Traits::kDimQk>>();
   const int64_t tiles = int64_t{pre_post.num_q_tiles} * pre_post.num_heads_q;
   launch_kernel(backward::before_kernel<Element, Traits::kDimQk>, pre_post, std::max<int64_t>(tiles, 1),
                 backward::kThreads, 0, stream, "sm80 backward: first kernel launch");
-  const int num_ctas = std::min(num_multiprocessors, params.num_work_tiles);
+  if (pre_post.keys_ready != nullptr) {
+    cuda::check(cudaStreamWaitEvent(stream, pre_post.keys_ready, 0), "cudaStreamWaitEvent");
+  }
   if (num_ctas > 0) {
     launch_kernel(backward::backward_kernel<Traits>, params, num_ctas, backward::kThreads, kSmemBytes, stream,
                   "sm80 backward: main kernel launch");
@@ -87,7 +93,14 @@ template <int kDimQk, int kDimV>
 void launch_forward_class(const Variant& variant, const ForwardParams& params, int num_multiprocessors,
                           cudaStream_t stream) {
   with_instance(variant, [&]<typename Element, bool kSoftcap> {
-    launch_forward_instance<ForwardTraits<Element, kDimQk, kDimV, kSoftcap>>(params, num_multiprocessors, stream);
+    using Large = ForwardTraits<Element, kDimQk, kDimV, kSoftcap>;
+    if constexpr (kAllKernels && has_small_forward(kDimQk, kDimV)) {
+      using Small = ForwardTraits<Element, kDimQk, kDimV, kSoftcap, SharedMemoryTier::kSmall>;
+      if (variant.tier == SharedMemoryTier::kSmall) {
+        return launch_forward_instance<Small>(params, num_multiprocessors, stream);
+      }
+    }
+    launch_forward_instance<Large>(params, num_multiprocessors, stream);
   });
 }
 
@@ -95,8 +108,14 @@ template <int kDimQk, int kDimV>
 void launch_backward_class(const Variant& variant, const backward::Params& params,
                            const backward::PrePostParams& pre_post, int num_multiprocessors, cudaStream_t stream) {
   with_instance(variant, [&]<typename Element, bool kSoftcap> {
-    launch_backward_instance<backward::Traits<Element, kDimQk, kDimV, kSoftcap>>(params, pre_post, num_multiprocessors,
-                                                                                 stream);
+    using Large = backward::Traits<Element, kDimQk, kDimV, kSoftcap>;
+    if constexpr (kAllKernels && has_small_backward(kDimQk, kDimV)) {
+      using Small = backward::Traits<Element, kDimQk, kDimV, kSoftcap, SharedMemoryTier::kSmall>;
+      if (variant.tier == SharedMemoryTier::kSmall) {
+        return launch_backward_instance<Small>(params, pre_post, num_multiprocessors, stream);
+      }
+    }
+    launch_backward_instance<Large>(params, pre_post, num_multiprocessors, stream);
   });
 }
 

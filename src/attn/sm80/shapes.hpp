@@ -22,22 +22,32 @@ struct ForwardShape {
 /// Of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
 struct BackwardShape {
   int keys = 0;
+  int q_stages = 0;             ///< tiles of Q in shared memory: with two the next one is copied a step ahead
+  bool v_in_registers = false;  ///< V takes no shared memory
 };
+
+/// How much shared memory of a block a device gives: 163 KB (8.0, 9.0, 10.0) or 99 KB (8.6, 8.9, 12.0).
+enum class SharedMemoryTier : int { kLarge = 0, kSmall = 1 };
+inline constexpr int kTierKb[] = {163, 99};
 
 inline constexpr int kStepQueries = 64;  // as schedule::WorkList has them
 inline constexpr int kBackwardWarps = 8;
 
 struct ShapeClass {
-  int head_dim;    ///< of q and k
-  int head_dim_v;  ///< of v and out
-  ForwardShape forward;
-  BackwardShape backward;
+  int head_dim;               ///< of q and k
+  int head_dim_v;             ///< of v and out
+  ForwardShape forward[2];    ///< by SharedMemoryTier
+  BackwardShape backward[2];  ///< likewise
 };
 
 /// In the order in which a class is looked for.
 inline constexpr ShapeClass kShapeClasses[] = {
-    {32, 32, {128, 128, 4}, {128}},  {64, 64, {128, 128, 4}, {128}}, {96, 96, {128, 64, 4}, {128}},
-    {128, 128, {128, 64, 4}, {128}}, {192, 128, {128, 64, 4}, {64}}, {256, 256, {128, 64, 8}, {64}},
+    {32, 32, {{128, 128, 4}, {128, 128, 4}}, {{128, 2}, {128, 2}}},
+    {64, 64, {{128, 128, 4}, {128, 64, 4}}, {{128, 2}, {128, 2}}},
+    {96, 96, {{128, 64, 4}, {64, 64, 4}}, {{128, 2}, {64, 2}}},
+    {128, 128, {{128, 64, 4}, {64, 64, 4}}, {{128, 2}, {64, 2}}},
+    {192, 128, {{128, 64, 4}, {128, 64, 4}}, {{64, 2}, {64, 1}}},
+    {256, 256, {{128, 64, 8}, {128, 32, 8}}, {{64, 1}, {32, 1, true}}},
 };
 inline constexpr int kLargestHeadDim = 256;
 
@@ -53,6 +63,16 @@ constexpr const ShapeClass* find_shape_class(int head_dim, int head_dim_v) {
 /// Shape class of dimensions that have one.
 constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) {
   return *find_shape_class(head_dim, head_dim_v);
+}
+
+/// Whether a tier has a kernel of its own; else it takes that of the larger one.
+constexpr bool has_small_forward(int head_dim, int head_dim_v) {
+  const ShapeClass& row = shape_class(head_dim, head_dim_v);
+  return row.forward[0].rows != row.forward[1].rows || row.forward[0].keys != row.forward[1].keys;
+}
+constexpr bool has_small_backward(int head_dim, int head_dim_v) {
+  const ShapeClass& row = shape_class(head_dim, head_dim_v);
+  return row.backward[0].keys != row.backward[1].keys || row.backward[0].q_stages != row.backward[1].q_stages;
 }
 
 /// Calls function.template operator()<kHeadDim, kHeadDimV>() for the class of dimensions that have one.

@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <numbers>
 
+#include "attn/gpu/abilities.hpp"
 #include "attn/gpu/argument_checks.hpp"
 #include "attn/gpu/call_workspace.hpp"
 #include "attn/gpu/gpu_model.hpp"
@@ -33,10 +35,25 @@ namespace {
 using gpu::ForwardView;
 using gpu::GpuSlot;
 using sm80::ForwardParams;
+using sm80::SharedMemoryTier;
 
 constexpr int kOldestCapability = 80;
-/// Of a CTA: the backward kernels for head dims up to 128 want 145 KB, those for 256 as much.
-constexpr int kSharedMemoryKb = 163;
+
+/// Shared memory of a block in KB, of the current device; at most TANGRAM_SM80_SHARED_KB, by which tests have a large
+/// GPU run the kernels of smaller ones. 0: there is none.
+int shared_memory_kb() {
+  int device = 0, bytes = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status == cudaSuccess) {
+    status = cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (status != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // nothing that a later launch should report
+    return 0;
+  }
+  const char* const most = std::getenv("TANGRAM_SM80_SHARED_KB");
+  return most == nullptr ? bytes / 1024 : std::min(bytes / 1024, std::atoi(most));
+}
 
 void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
   gpu::check_inputs("Sm80Backend", shape, args);
@@ -48,14 +65,12 @@ void check_forward(const AttnShape& shape, const AttnForwardArgs& args) {
           "Sm80Backend: out must be {} or float32 (got {})", to_string(shape.dtype), to_string(args.out.dtype));
   require(!args.accumulate || args.out.dtype == DType::kFloat32,
           "Sm80Backend: accumulate needs out in float32 (got {})", to_string(args.out.dtype));
-  require(args.ready_flags == nullptr && args.local_kv_table == nullptr && args.k_local.data == nullptr &&
-              args.v_local.data == nullptr,
-          "Sm80Backend: all keys must be there and lie in k and v (got ready_flags or k_local)");
   gpu::check_softmax("Sm80Backend", shape, args);
 }
 
 void fill_tensors(ForwardParams& params, const AttnForwardArgs& args) {
   params.q = args.q.data, params.k = args.k.data, params.v = args.v.data, params.out = args.out.data;
+  params.k_local = args.k_local.data, params.v_local = args.v_local.data;
   params.q_row_stride = args.q.row_stride, params.q_head_stride = args.q.head_stride;
   params.k_row_stride = args.k.row_stride, params.k_head_stride = args.k.head_stride;
   params.v_row_stride = args.v.row_stride, params.v_head_stride = args.v.head_stride;
@@ -69,9 +84,13 @@ void fill_tensors(ForwardParams& params, const AttnForwardArgs& args) {
   params.accumulate = args.accumulate;
 }
 
-ForwardParams forward_params(const AttnShape& shape, const ForwardView& view, const AttnForwardArgs& args) {
+ForwardParams forward_params(const GpuSlot& slot, const ForwardView& view, const AttnForwardArgs& args) {
+  const AttnShape& shape = slot.shape();
   ForwardParams params{};
   fill_tensors(params, args);
+  const gpu::DeviceKeySources& sources = slot.forward_sources();
+  params.ready_flags = sources.flag_params(args.ready_flags);
+  params.local_ranges = sources.local_params("Sm80Backend", shape, args.k_local, args.v_local, args.local_kv_table);
   params.work_tiles = view.work_tiles;
   params.runs = view.runs;
   params.intervals = view.intervals;
@@ -124,18 +143,31 @@ Sm80Check check_sm80() {
     static_cast<void>(cudaGetLastError());  // nothing that a later launch should report
     return {false, fmt::format("needs an NVIDIA GPU; use the backend cpu (got {})", cudaGetErrorName(status))};
   }
-  const size_t shared_kb = properties.sharedMemPerBlockOptin / 1024;
-  if (properties.major * 10 + properties.minor < kOldestCapability || shared_kb < kSharedMemoryKb) {
+  const int shared_kb = shared_memory_kb(), least_kb = sm80::kTierKb[static_cast<int>(SharedMemoryTier::kSmall)];
+  if (properties.major * 10 + properties.minor < kOldestCapability || shared_kb < least_kb) {
     return {false,
             fmt::format("needs a GPU of compute capability 8.0 or later with {} KB of shared memory a block; use "
                         "the backend cpu (got {}, {}.{}, {} KB)",
-                        kSharedMemoryKb, properties.name, properties.major, properties.minor, shared_kb)};
+                        least_kb, properties.name, properties.major, properties.minor, shared_kb)};
   }
   return {true, fmt::format("{}, {} multiprocessors", properties.name, properties.multiProcessorCount)};
 }
 
+Sm80Backend::Sm80Backend() {
+  const int found_kb = shared_memory_kb();
+  const bool is_small = found_kb > 0 && found_kb < sm80::kTierKb[static_cast<int>(SharedMemoryTier::kLarge)];
+  tier_ = is_small ? SharedMemoryTier::kSmall : SharedMemoryTier::kLarge;
+}
+
 AttnCaps Sm80Backend::caps() const {
-  return {.name = "sm80", .memory = MemoryKind::kDevice, .gpu = gpu::gpu_of_current_device_or_default(), .delta = true};
+  return {.name = "sm80",
+          .memory = MemoryKind::kDevice,
+          .gpu = gpu::gpu_of_current_device_or_default(),
+          .delta = true,
+          .head_masks = true,
+          .padded_slots = true,
+          .max_ready_flags = kMaxReadyFlags,
+          .local_kv_halo = kLocalKvHalo};
 }
 
 void Sm80Backend::check(const AttnShape& shape) const {
@@ -150,7 +182,7 @@ void Sm80Backend::check(const AttnShape& shape) const {
 }
 
 schedule::KernelTable Sm80Backend::kernel_table(const AttnShape& shape) const {
-  return sm80::kernel_table(shape.head_dim, shape.head_dim_v);
+  return sm80::kernel_table(shape.head_dim, shape.head_dim_v, tier_);
 }
 
 void Sm80Backend::require_device() const {
@@ -162,22 +194,16 @@ void Sm80Backend::require_device() const {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) check_device();  // which says why there is none
   is_found.call(check_device);
+  const int needed_kb = sm80::kTierKb[static_cast<int>(tier_)];
+  if (shared_memory_kb() < needed_kb) {
+    throw NotAvailable(
+        fmt::format("Sm80Backend: the backend was made for another GPU, with {} KB of shared memory a block; make one "
+                    "for each device (got {} KB)",
+                    needed_kb, shared_memory_kb()));
+  }
 }
 
 void Sm80Backend::load_combine(const AttnShape& shape) const { sm80::load_combine(shape.dtype == DType::kFloat16); }
-
-std::unique_ptr<MaskMetadata> Sm80Backend::build(const MaskRequest& request) const {
-  require(request.masks.size() == 1, "Sm80Backend::build: all heads must have one mask (got {})", request.masks.size());
-  require(request.ready_flags.empty() && request.local_ranges.empty(),
-          "Sm80Backend::build: all keys must be there before a call, in k and v (got {} ready flags, {} local ranges)",
-          request.ready_flags.size(), request.local_ranges.size());
-  return GpuBackend::build(request);
-}
-
-std::unique_ptr<MaskSlot> Sm80Backend::make_slot(const AttnShape& shape, const MaskCapacity* capacity) const {
-  require(capacity == nullptr, "Sm80Backend::make_slot: slots must be exact (got a capacity); use the backend sm90");
-  return GpuBackend::make_slot(shape);
-}
 
 int64_t Sm80Backend::workspace_bytes(const MaskSlot& slot, AttnPass pass) const {
   const GpuSlot& own = gpu::as_gpu_slot(slot);
@@ -199,11 +225,12 @@ void Sm80Backend::forward(MaskSlot& given, const AttnForwardArgs& args, void* st
   if (args.max_logits != nullptr && !args.accumulate) {
     sm80::fill_minus_infinity(args.max_logits, shape.num_heads_q, cuda_stream);
   }
-  ForwardParams params = forward_params(shape, view, args);
+  ForwardParams params = forward_params(slot, view, args);
   if (params.num_work_tiles == 0) return;
   slot.before_forward(cuda_stream);
   const int free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  const sm80::Variant variant{shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v, params.softcap > 0};
+  const sm80::Variant variant{shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v, params.softcap > 0,
+                              tier_};
   if (view.num_part_tiles == 0) return sm80::launch_forward(variant, params, free_sms, cuda_stream);
   const PartResults parts = place_parts(shape, view.num_part_rows, workspace.data());
   params.part_rows = view.part_rows;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "attn/gpu/gpu_backend.hpp"
+#include "attn/sm80/shapes.hpp"
 #include "tangram/attention.hpp"
 
 namespace tangram {
@@ -22,22 +23,25 @@ Sm80Check check_sm80();
 /// query heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
 /// bytes. Calls put one kernel on the stream (one more with max_logits and for few tiles of long keys, whose parts are
 /// combined; backward three, and one for dsink) and never wait. Given a workspace they never allocate; without one they
-/// share that of the device (cuda::Workspace). Slots are exact; keys are there before a call, in k and v; a call has
-/// one mask for all heads. Making the backend needs no GPU.
+/// share that of the device (cuda::Workspace). They can be captured in a CUDA graph. Making the backend needs no GPU;
+/// where there is one, the backend is for devices with as much shared memory as the current one.
 class Sm80Backend final : public gpu::GpuBackend {
  public:
+  Sm80Backend();
+
   AttnCaps caps() const override;
   void check(const AttnShape& shape) const override;
-  std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const override;
-  std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity = nullptr) const override;
   int64_t workspace_bytes(const MaskSlot& slot, AttnPass pass) const override;
   void forward(MaskSlot& slot, const AttnForwardArgs& args, void* stream = nullptr) const override;
   void backward(MaskSlot& slot, const AttnBackwardArgs& args, void* stream = nullptr) const override;
+  schedule::KernelTable kernel_table(const AttnShape& shape) const override;
 
  protected:
-  schedule::KernelTable kernel_table(const AttnShape& shape) const override;
   void require_device() const override;
   void load_combine(const AttnShape& shape) const override;
+
+ private:
+  sm80::SharedMemoryTier tier_ = sm80::SharedMemoryTier::kLarge;
 };
 
 }  // namespace tangram

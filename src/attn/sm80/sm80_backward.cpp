@@ -37,14 +37,41 @@ void check_gradient_dtype(const char* name, DType dtype, DType prepared, bool fl
           float32_too ? " or float32" : "", to_string(dtype));
 }
 
+/// `view` holds rows in the place of those of `gradient`.
+void check_final(const AttnShape& shape, const char* name, const TensorView& gradient, const TensorView& view) {
+  check_view(kBackward, name, view, view.rows, gradient.heads, gradient.dim);
+  check_gradient_dtype(name, view.dtype, shape.dtype, true);
+  require(view.row_stride == gradient.row_stride && view.head_stride == gradient.head_stride,
+          "{}: {} must have the strides {} and {} of the gradient (got {} and {})", kBackward, name,
+          gradient.row_stride, gradient.head_stride, view.row_stride, view.head_stride);
+}
+
+void check_places(const AttnShape& shape, const AttnBackwardArgs& args) {
+  const DkvScatterMap& places = args.places;
+  require(places.of_key == nullptr || !args.accumulate_dkv, "{}: places must be given without accumulate_dkv",
+          kBackward);
+  require((places.dk_others == nullptr) == (places.dv_others == nullptr),
+          "{}: dk_others and dv_others must be given together", kBackward);
+  const TensorView &dk = places.dk_final, &dv = places.dv_final;
+  if (dk.data == nullptr && dv.data == nullptr) return;
+  require(dk.data != nullptr && dv.data != nullptr && (places.of_key != nullptr || shape.seqlen_k == 0),
+          "{}: dk_final and dv_final must be given together, with places", kBackward);
+  check_final(shape, "dk_final", args.dk, dk);
+  check_final(shape, "dv_final", args.dv, dv);
+  require(dk.dtype == dv.dtype && dk.rows == dv.rows,
+          "{}: dk_final and dv_final must have one dtype and as many rows (got {} and {}, {} and {})", kBackward,
+          to_string(dk.dtype), to_string(dv.dtype), dk.rows, dv.rows);
+}
+
 void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
   gpu::check_inputs(kBackward, shape, args);
   const bool reads_out = args.delta == nullptr;
   if (reads_out) check_view(kBackward, "out", args.out, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view(kBackward, "dout", args.dout, shape.seqlen_q, shape.num_heads_q, shape.head_dim_v);
   check_view(kBackward, "dq", args.dq, shape.seqlen_q, shape.num_heads_q, shape.head_dim);
-  check_view(kBackward, "dk", args.dk, shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
-  check_view(kBackward, "dv", args.dv, shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
+  const bool anywhere = args.places.of_key != nullptr;
+  check_view(kBackward, "dk", args.dk, anywhere ? args.dk.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim);
+  check_view(kBackward, "dv", args.dv, anywhere ? args.dv.rows : shape.seqlen_k, shape.num_heads_kv, shape.head_dim_v);
   check_gradient_dtype("q", args.q.dtype, shape.dtype, false);
   check_gradient_dtype("k", args.k.dtype, shape.dtype, false);
   check_gradient_dtype("v", args.v.dtype, shape.dtype, false);
@@ -58,11 +85,7 @@ void check_backward(const AttnShape& shape, const AttnBackwardArgs& args) {
           kBackward, to_string(args.dq.dtype));
   require(!args.accumulate_dkv || args.dk.dtype == DType::kFloat32,
           "{}: accumulate_dkv needs dk and dv in float32 (got {})", kBackward, to_string(args.dk.dtype));
-  require(args.ready_flags == nullptr && args.local_kv_table == nullptr && args.k_local.data == nullptr &&
-              args.v_local.data == nullptr && args.places.of_key == nullptr,
-          "{}: all keys must be there and lie in k and v, and gradients go to dk and dv (got ready_flags, k_local or "
-          "places)",
-          kBackward);
+  check_places(shape, args);
   gpu::check_softmax(kBackward, shape, args);
   require(args.dsink == nullptr || !args.sink.empty(), "{}: dsink needs a sink (got none)", kBackward);
 }
@@ -73,7 +96,12 @@ GradType type_of(const TensorView& view) {
 
 void fill_params(Params& params, const AttnShape& shape, const AttnBackwardArgs& args) {
   params.q = args.q.data, params.k = args.k.data, params.v = args.v.data, params.dout = args.dout.data;
+  params.k_local = args.k_local.data, params.v_local = args.v_local.data;
   params.dk = args.dk.data, params.dv = args.dv.data;
+  params.places = args.places.of_key;
+  params.dk_final = args.places.dk_final.data, params.dv_final = args.places.dv_final.data;
+  params.dk_others = args.places.dk_others, params.dv_others = args.places.dv_others;
+  params.final_type = type_of(args.places.dk_final);
   params.q_row_stride = args.q.row_stride, params.q_head_stride = args.q.head_stride;
   params.k_row_stride = args.k.row_stride, params.k_head_stride = args.k.head_stride;
   params.v_row_stride = args.v.row_stride, params.v_head_stride = args.v.head_stride;
@@ -103,6 +131,7 @@ void fill_pre_post(PrePostParams& pre_post, const AttnShape& shape, const AttnBa
   pre_post.softmax_scale = scale;
   pre_post.dq_type = type_of(args.dq);
   pre_post.accumulate_dq = args.accumulate_dq;
+  pre_post.keys_ready = static_cast<cudaEvent_t>(args.keys_ready);
 }
 
 void fill_lists(Params& params, PrePostParams& pre_post, const BackwardView& view) {
@@ -114,6 +143,8 @@ void fill_lists(Params& params, PrePostParams& pre_post, const BackwardView& vie
   params.covered_queries = view.covered_queries;
   pre_post.covered_queries = view.covered_queries_pre_post;
   params.dq_order_segments = view.dq_order_segments;
+  params.mask_info = view.mask_info;
+  pre_post.has_empty_tiles = view.mask_info != nullptr;
   params.num_work_tiles = view.num_work_tiles;
   params.num_q_tiles = view.q_tile_stride;
   pre_post.num_q_tiles = view.num_q_tiles;
@@ -144,12 +175,18 @@ void Sm80Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* 
   PrePostParams pre_post{};
   fill_params(params, shape, args);
   fill_pre_post(pre_post, shape, args, params.softmax_scale);
+  const gpu::DeviceKeySources& sources = slot.backward_sources(deterministic);
+  params.ready_flags = sources.flag_params(args.ready_flags);
+  params.local_ranges = sources.local_params(kBackward, shape, args.k_local, args.v_local, args.local_kv_table);
   slot.before_backward(args, cuda_stream);
-  fill_lists(params, pre_post, slot.backward_view(deterministic, workspace.data()));
-  const int free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const BackwardView view = slot.backward_view(deterministic, workspace.data());
+  fill_lists(params, pre_post, view);
+  const int64_t free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
+  const int ctas = static_cast<int>(std::min<int64_t>(free_sms, view.most_work_tiles));
   const bool half = shape.dtype == DType::kFloat16;
-  sm80::launch_backward({half, shape.head_dim, shape.head_dim_v, args.options.softcap > 0}, params, pre_post, free_sms,
-                        cuda_stream);
+  if (args.dsink != nullptr) sm80::load_sink(half);
+  sm80::launch_backward({half, shape.head_dim, shape.head_dim_v, args.options.softcap > 0, tier_}, params, pre_post,
+                        ctas, cuda_stream);
   if (args.dsink == nullptr) return;
   sm80::launch_sink({args.sink.data, args.dsink, args.lse, shape.seqlen_q, static_cast<int32_t>(args.sink.seqlen_sink),
                      args.sink.layout == SinkLayout::kSsh, half},

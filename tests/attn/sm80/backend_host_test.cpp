@@ -28,27 +28,25 @@ TEST(Sm80Backend, RefusesShapesByName) {
   EXPECT_NO_THROW(backend.check(shape_of(8, 256)));
 }
 
-TEST(Sm80Backend, RefusesWhatItsCapsLack) {
-  const Sm80Backend backend;
-  const AttnCaps caps = backend.caps();
+TEST(Sm80Backend, CapsAreThoseOfDistributedKeysToo) {
+  const AttnCaps caps = Sm80Backend().caps();
   EXPECT_EQ(caps.name, "sm80");
   EXPECT_EQ(caps.memory, MemoryKind::kDevice);
-  EXPECT_TRUE(caps.delta);
-  EXPECT_FALSE(caps.head_masks || caps.padded_slots);
-  EXPECT_EQ(caps.max_ready_flags, 0);
-  EXPECT_LT(caps.local_kv_halo, 0);
+  EXPECT_TRUE(caps.delta && caps.head_masks && caps.padded_slots);
+  EXPECT_EQ(caps.max_ready_flags, 64);
+  EXPECT_EQ(caps.local_kv_halo, 127);
+}
 
-  const AttnSlice slice = AttnSlice::full({0, 256}, {0, 256});
-  const std::span<const AttnSlice> mask(&slice, 1);
-  const std::vector<std::span<const AttnSlice>> two{mask, mask};
-  MaskRequest request{.masks = two, .shape = shape_of(64, 64)};
-  EXPECT_THROW(backend.build(request), InvalidArgument);
-  const KeyReadyFlag flag{{0, 128}, 0};
-  request.masks = {&mask, 1};
-  request.ready_flags = {&flag, 1};
-  EXPECT_THROW(backend.build(request), InvalidArgument);
-  const MaskCapacity capacity;
-  EXPECT_THROW(backend.make_slot(shape_of(64, 64), &capacity), InvalidArgument);
+/// Lists of GPUs with less shared memory have the tiles of other kernels.
+TEST(Sm80Backend, TilesAreThoseOfTheSharedMemory) {
+  using sm80::SharedMemoryTier;
+  const auto keys = [](int dim, SharedMemoryTier tier) { return sm80::kernel_table(dim, dim, tier).backward.block_m; };
+  EXPECT_EQ(keys(128, SharedMemoryTier::kLarge), 128);
+  EXPECT_EQ(keys(128, SharedMemoryTier::kSmall), 64);
+  EXPECT_EQ(keys(64, SharedMemoryTier::kSmall), 128);
+  EXPECT_EQ(sm80::kernel_table(256, 256, SharedMemoryTier::kSmall).forward[0].keys, 32);
+  EXPECT_FALSE(sm80::has_small_forward(32, 32) || sm80::has_small_backward(64, 64));
+  EXPECT_TRUE(sm80::has_small_backward(192, 128));  // by stages alone
 }
 
 TEST(Sm80Backend, BuildsAllPartsOfEachClass) {

@@ -61,7 +61,7 @@ class Sm90HeadMasks : public test::Sm90OnStream {
     EXPECT_LE(dsink.error, 1e-2 * dsink.norm + 1e-6);
   }
 
-  Sm90Backend backend_;
+  test::TestedBackend backend_;
 };
 
 RandomConfig config_of(const AttnShape& shape) {

@@ -44,9 +44,9 @@ void move_elsewhere(const TensorView& here, const TensorView& there) {
 class LocalRanges : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!check_hopper().found) GTEST_SKIP() << "needs a Hopper GPU";
+    if (!test::check_tested().found) GTEST_SKIP() << test::check_tested().text;
   }
-  const Sm90Backend backend;
+  const test::TestedBackend backend;
 
   void expect_equal(const std::vector<AttnSlice>& slices) {
     int index = 0;

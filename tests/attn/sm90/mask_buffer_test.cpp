@@ -77,7 +77,7 @@ MaskCapacity capacity_of(const Case& c) { return {.max_documents = 128, .determi
 
 class Sm90MaskBuffer : public test::Sm90OnStream {
  protected:
-  Sm90Backend backend_;
+  test::TestedBackend backend_;
 };
 
 class Sm90MaskBufferCases : public Sm90MaskBuffer, public testing::WithParamInterface<Case> {};

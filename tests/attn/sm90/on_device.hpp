@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
+#include "attn/sm80/sm80_backend.hpp"
 #include "attn/sm90/sm90_backend.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
@@ -22,11 +23,20 @@
 
 namespace tangram::test {
 
-/// On a stream of its own. Skipped without a Hopper GPU.
+/// Which backend tests are of that several must pass: tests/attn/CMakeLists.txt compiles them once for each.
+#ifdef TANGRAM_TEST_SM80
+using TestedBackend = Sm80Backend;
+inline Sm80Check check_tested() { return check_sm80(); }
+#else
+using TestedBackend = Sm90Backend;
+inline HopperCheck check_tested() { return check_hopper(); }
+#endif
+
+/// On a stream of its own. Skipped without a GPU for the backend.
 class Sm90OnStream : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!check_hopper().found) GTEST_SKIP() << check_hopper().text;
+    if (!check_tested().found) GTEST_SKIP() << check_tested().text;
     cuda::check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
   void TearDown() override {
@@ -70,7 +80,7 @@ inline int num_rounds(int most) {
 }
 
 /// With what both passes need.
-inline std::unique_ptr<MaskSlot> prepare_sm90(const Sm90Backend& backend, std::span<const AttnSlice> slices,
+inline std::unique_ptr<MaskSlot> prepare_sm90(const TestedBackend& backend, std::span<const AttnSlice> slices,
                                               const AttnShape& shape) {
   return make_mask_slot(backend, slices, shape);
 }

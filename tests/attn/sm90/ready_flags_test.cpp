@@ -18,8 +18,7 @@
 
 #include "attn/gpu/metadata.hpp"
 #include "attn/sm90/head_dims.hpp"
-#include "attn/sm90/kernel_table.hpp"
-#include "attn/sm90/sm90_backend.hpp"
+#include "attn/sm90/on_device.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/wait_context.hpp"
@@ -36,7 +35,7 @@ namespace tangram {
 namespace {
 
 TileShape forward_tile(const AttnShape& shape) {
-  return schedule::forward_tile(sm90::kernel_table(shape.head_dim, shape.head_dim_v), shape);
+  return schedule::forward_tile(test::TestedBackend().kernel_table(shape), shape);
 }
 
 using cuda::check;
@@ -47,7 +46,7 @@ using support::relative_error;
 constexpr int kSize = 4;
 constexpr int kRank = 2;
 constexpr uint64_t kEpoch = 7;
-constexpr int64_t kRows = 768, kKeys = 2048;
+constexpr int64_t kQueries = 768, kKeys = 2048;
 constexpr int kHeadsQ = 8, kHeadsKv = 2;
 const std::vector<AttnSlice> kSlices = {AttnSlice::causal({0, 512}, {0, 2000}),
                                         AttnSlice::full({512, 768}, {300, 2048})};
@@ -62,14 +61,11 @@ constexpr double kTolerance = 3e-3;
 class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
  protected:
   void SetUp() override {
-    int major = 0;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess || major != 9) {
-      GTEST_SKIP() << "needs a Hopper GPU";
-    }
+    if (!test::check_tested().found) GTEST_SKIP() << test::check_tested().text;
     std::mt19937 rng(11);
     const auto [dim, dim_v] = GetParam();
-    q_ = random_tensor(DType::kBFloat16, kRows, kHeadsQ, dim, rng);
-    dout_ = random_tensor(DType::kBFloat16, kRows, kHeadsQ, dim_v, rng);
+    q_ = random_tensor(DType::kBFloat16, kQueries, kHeadsQ, dim, rng);
+    dout_ = random_tensor(DType::kBFloat16, kQueries, kHeadsQ, dim_v, rng);
     k_ = random_tensor(DType::kBFloat16, kKeys, kHeadsKv, dim, rng);
     v_ = random_tensor(DType::kBFloat16, kKeys, kHeadsKv, dim_v, rng);
     check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -79,9 +75,9 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
           "cudaHostAlloc");
     std::fill_n(control_block_, kSize, cuda::ControlBlockRow{});
     for (const HostTensor* tensor : {&q_, &dout_, &k_, &v_}) add_input(*tensor);
-    out_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim_v), dq_ = allocate(DType::kFloat32, kRows, kHeadsQ, dim);
+    out_ = allocate(DType::kFloat32, kQueries, kHeadsQ, dim_v), dq_ = allocate(DType::kFloat32, kQueries, kHeadsQ, dim);
     dk_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim), dv_ = allocate(DType::kFloat32, kKeys, kHeadsKv, dim_v);
-    lse_ = allocate(DType::kFloat32, kRows, kHeadsQ, 1);
+    lse_ = allocate(DType::kFloat32, kQueries, kHeadsQ, 1);
     make_ready_flags();
   }
   void TearDown() override {
@@ -91,7 +87,7 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
     cudaFreeHost(control_block_);
   }
 
-  static AttnShape shape() { return test::shape_of(kRows, kKeys, kHeadsQ, kHeadsKv, GetParam()); }
+  static AttnShape shape() { return test::shape_of(kQueries, kKeys, kHeadsQ, kHeadsKv, GetParam()); }
   TensorView allocate(DType dtype, int64_t rows, int heads, int dim) {
     memory_.emplace_back(static_cast<size_t>(rows * heads * dim) * size_of(dtype));
     return {{memory_.back().as<void>(), dtype, rows, heads, dim, int64_t{heads} * dim, dim}};
@@ -199,7 +195,7 @@ class ReadyFlagsTest : public ::testing::TestWithParam<test::HeadDims> {
     EXPECT_EQ(control_block_[kRank].report, 0U) << "nothing failed";
   }
 
-  const Sm90Backend backend_;
+  const test::TestedBackend backend_;
   HostTensor q_, dout_, k_, v_;
   std::vector<TensorView> inputs_;  // q, dout, k, v
   TensorView out_, lse_, dq_, dk_, dv_;
@@ -246,7 +242,7 @@ TEST_P(ReadyFlagsTest, KernelsWaitForTheKeysThatTheyGather) {
   for (int64_t q = 0; q < 768; q += 96) {
     for (int64_t k = q % 192 / 3; k + 48 <= 2048; k += 128) blocks.push_back(AttnSlice::full({q, q + 96}, {k, k + 48}));
   }
-  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kRows, kKeys, forward_tile(shape()))));
+  ASSERT_TRUE(schedule::gather_runs(schedule::build_tile_list(blocks, kQueries, kKeys, forward_tile(shape()))));
   expect_waiting(blocks);
 }
 
@@ -284,10 +280,10 @@ TEST_P(ReadyFlagsTest, ACtaThatWaitsHoldsBackOneTileMore) {
   const std::span<const AttnSlice> of_mask = slices;
   const auto mask = backend_.make_slot(shape);
   backend_.install(
-      *mask, std::make_unique<gpu::ForwardMetadata>(
-                 schedule::choose_forward(std::move(tiles), of_mask, shape, sm90::kernel_table(dim, dim_v),
-                                          backend_.caps().gpu),
-                 gpu::KeySources(MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .ready_flags = ready_flags})));
+      *mask,
+      std::make_unique<gpu::ForwardMetadata>(
+          schedule::choose_forward(std::move(tiles), of_mask, shape, backend_.kernel_table(shape), backend_.caps().gpu),
+          gpu::KeySources(MaskRequest{.masks = {&of_mask, 1}, .shape = shape, .ready_flags = ready_flags})));
   const TensorView q = allocate(DType::kBFloat16, shape.seqlen_q, 4, dim);
   const TensorView k = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim);
   const TensorView v = allocate(DType::kBFloat16, shape.seqlen_k, 1, dim_v);

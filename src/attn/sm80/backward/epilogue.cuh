@@ -48,34 +48,35 @@ __device__ __forceinline__ void write_pair(void* to, float2 value, GradType type
   *place = value;
 }
 
-/// Where the rows of a gradient go, those of one head.
-struct GradientRows {
-  void* first;  ///< row 0
-  int64_t row_stride;
-  int32_t dim;
+/// Where a row of a gradient goes, of one head: its first column.
+struct GradientRow {
+  char* first;
   GradType type;
-  bool accumulate;
 };
+__device__ __forceinline__ GradientRow gradient_row(void* gradient, GradType type, int64_t at) {
+  return {static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2), type};
+}
 
-/// Writes a warp's part of a product, times `scale`. writes(row) says whether a row of the product is stored.
-template <typename Element, typename Part, typename Writes>
+/// Writes a warp's part of a product, times `scale`, `dim` columns of it. writes(row) says whether a row of the product
+/// is stored, place(row) where.
+template <typename Element, typename Part, typename Writes, typename Place>
 __device__ __forceinline__ void write_part(const typename Part::Sums& sums, uint32_t warp, uint32_t lane, float scale,
-                                           const GradientRows& to, const Writes& writes) {
+                                           int32_t dim, bool accumulate, const Writes& writes, const Place& place) {
   const auto first_col = static_cast<int32_t>(Part::first_col(warp) + lane % 4 * 2);
-  const int element_bytes = to.type == GradType::kFloat32 ? 4 : 2;
 #pragma unroll
   for (int m = 0; m < Part::kM; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const auto row = static_cast<int32_t>(Part::first_row(warp) + lane / 4) + m * 16 + r * 8;
       if (!writes(row)) continue;
-      char* const begin = static_cast<char*>(to.first) + (row * to.row_stride + first_col) * element_bytes;
+      const GradientRow to = place(row);
+      const int element_bytes = to.type == GradType::kFloat32 ? 4 : 2;
+      char* const begin = to.first + first_col * element_bytes;
 #pragma unroll
       for (int j = 0; j < Part::kN16 * 2; ++j) {
-        if (first_col + j * 8 >= to.dim) continue;
+        if (first_col + j * 8 >= dim) continue;
         write_pair<Element>(begin + j * 8 * element_bytes,
-                            {sums[m][j * 4 + r * 2] * scale, sums[m][j * 4 + r * 2 + 1] * scale}, to.type,
-                            to.accumulate);
+                            {sums[m][j * 4 + r * 2] * scale, sums[m][j * 4 + r * 2 + 1] * scale}, to.type, accumulate);
       }
     }
   }
@@ -152,16 +153,30 @@ __device__ __forceinline__ void write_gradients(const Params& params, const Smem
     return work_tile.row_begin + row < work_tile.row_end &&
            (!params.accumulate_dkv || (work_tile.covered[row / 32] >> (row % 32) & 1));
   };
-  const auto rows_of = [&](void* gradient, int64_t row_stride, int64_t head_stride, int32_t dim) {
-    const int64_t at = work_tile.row_begin * row_stride + work_tile.kv_head * head_stride;
-    return GradientRows{static_cast<char*>(gradient) + at * (params.dkv_type == GradType::kFloat32 ? 4 : 2), row_stride,
-                        dim, params.dkv_type, params.accumulate_dkv};
+  const auto place = [&](void* gradient, void* final, void* const* others, int64_t row_stride, int64_t head_stride) {
+    return [=, &params, &work_tile](int32_t in_tile) {
+      int64_t row = int64_t{work_tile.row_begin} + in_tile;
+      void* to = gradient;
+      GradType type = params.dkv_type;
+      if (params.places != nullptr) {
+        const uint32_t target = __ldg(params.places + row), tensor = target >> kGradientRowBits;
+        row = target & ((1u << kGradientRowBits) - 1);
+        if (tensor == kFinalTensor) {
+          to = final;
+          type = params.final_type;
+        } else if (tensor >= kFirstOtherTensor) {
+          to = others[tensor - kFirstOtherTensor];
+        }
+      }
+      return gradient_row(to, type, row * row_stride + work_tile.kv_head * head_stride);
+    };
   };
   write_part<Element, typename Traits::Dv>(
-      dv, warp, lane, 1.0f, rows_of(params.dv, params.dv_row_stride, params.dv_head_stride, params.head_dim_v), writes);
+      dv, warp, lane, 1.0f, params.head_dim_v, params.accumulate_dkv, writes,
+      place(params.dv, params.dv_final, params.dv_others, params.dv_row_stride, params.dv_head_stride));
   write_part<Element, typename Traits::Dk>(
-      dk, warp, lane, params.softmax_scale,
-      rows_of(params.dk, params.dk_row_stride, params.dk_head_stride, params.head_dim), writes);
+      dk, warp, lane, params.softmax_scale, params.head_dim, params.accumulate_dkv, writes,
+      place(params.dk, params.dk_final, params.dk_others, params.dk_row_stride, params.dk_head_stride));
 }
 
 }  // namespace tangram::sm80::backward

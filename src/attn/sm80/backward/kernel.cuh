@@ -10,6 +10,8 @@
 //   | Q, dout are there | copy the next Q | S, dP, P, dS | P, dS are there | dV += P^T dO | dout is free | copy the
 //   next dout | dQ = dS K, added | dK += dS^T Q |
 //
+// With one tile of Q in shared memory dK comes before dQ, and the next Q is copied between them, behind a barrier more.
+//
 // NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles: the turn of a step at its
 // sums is the number of steps that add to these and belong to work tiles with smaller tickets. A work tile waits only
 // for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs run.
@@ -46,6 +48,8 @@ struct Cta {
   StepCursor next;  // the step whose Q is copied next
   typename Dk::Sums dk;
   typename Dv::Sums dv;
+  static constexpr int kV16 = Traits::kVInRegisters ? Traits::kDimV / 16 : 1;
+  uint32_t v_regs[kV16][4];  // with kVInRegisters
 
   __device__ Cta(const Params& params_in, Smem<Traits>& smem_in)
       : params(params_in), smem(smem_in), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
@@ -54,28 +58,28 @@ struct Cta {
 
   __device__ __forceinline__ void enter_run() {
     const RangeQueryTiles& tiles = params.run_tiles[next.run];
-    next.tile = params.walk.descending ? tiles.end - 1 : tiles.first;
+    next.tile = smem.mask_info.walk.descending ? tiles.end - 1 : tiles.first;
     next.segment = tiles.segment;
   }
   __device__ __forceinline__ void enter_first_run() {
-    next.run = params.walk.descending ? work().run_end - 1 : work().run_begin;
+    next.run = smem.mask_info.walk.descending ? work().run_end - 1 : work().run_begin;
     enter_run();
   }
   __device__ __forceinline__ bool next_tile() {
-    next.tile += params.walk.descending ? -1 : 1;
+    next.tile += smem.mask_info.walk.descending ? -1 : 1;
     const RangeQueryTiles& tiles = params.run_tiles[next.run];
     if (tiles.first <= next.tile && next.tile < tiles.end) {
       if (params.deterministic && params.dq_order_segments[next.segment + 1].first_tile == next.tile) ++next.segment;
       return true;
     }
-    next.run += params.walk.descending ? -1 : 1;
+    next.run += smem.mask_info.walk.descending ? -1 : 1;
     if (next.run < work().run_begin || next.run >= work().run_end) return false;
     enter_run();
     return true;
   }
   __device__ __forceinline__ void advance() {
     if (--next.left == 0) return;
-    if (!params.walk.heads_innermost) {
+    if (!smem.mask_info.walk.heads_innermost) {
       if (next_tile()) return;
       ++next.head;
       enter_first_run();
@@ -91,18 +95,24 @@ struct Cta {
 
   /// Rows that nothing covers may hold NaN: zeros in their place.
   __device__ __forceinline__ void copy_keys() {
-    const auto copy = [&]<typename Layout>(Layout, unsigned char* to, const void* from, int64_t row_stride,
-                                           int64_t head_stride, int32_t dim) {
+    if (params.ready_flags.pending != 0) {
+      await_keys(params.ready_flags, smem.arrived, work().row_begin, work().row_end);
+    }
+    const int32_t elsewhere = local_kv_row(params.local_ranges, work().row_begin, work().row_end);
+    const int32_t first = elsewhere < 0 ? work().row_begin : elsewhere;
+    const auto copy = [&]<typename Layout>(Layout, unsigned char* to, const void* here, const void* local,
+                                           int64_t row_stride, int64_t head_stride, int32_t dim) {
       copy_rows<Layout, Traits::kKeys, kThreads>(
-          ptx::smem_address(to), static_cast<const Element*>(from) + work().kv_head * head_stride, dim,
+          ptx::smem_address(to),
+          static_cast<const Element*>(elsewhere < 0 ? here : local) + work().kv_head * head_stride, dim,
           [&](int row) -> int64_t {
-            const int32_t key = work().row_begin + row;
-            if (key >= work().row_end || !(work().covered[row / 32] >> (row % 32) & 1)) return -1;
-            return key * row_stride;
+            if (work().row_begin + row >= work().row_end || !(work().covered[row / 32] >> (row % 32) & 1)) return -1;
+            return (int64_t{first} + row) * row_stride;
           });
     };
-    copy(LayoutQk(), smem.k, params.k, params.k_row_stride, params.k_head_stride, params.head_dim);
-    copy(LayoutV(), smem.v, params.v, params.v_row_stride, params.v_head_stride, params.head_dim_v);
+    copy(LayoutQk(), smem.k, params.k, params.k_local, params.k_row_stride, params.k_head_stride, params.head_dim);
+    copy(LayoutV(), Traits::kVInRegisters ? smem.dout : smem.v, params.v, params.v_local, params.v_row_stride,
+         params.v_head_stride, params.head_dim_v);
   }
   template <typename Layout>
   __device__ __forceinline__ void copy_queries(const StepCursor& at, unsigned char* to, const void* from,
@@ -128,6 +138,30 @@ struct Cta {
                           params.head_dim_v);
   }
 
+  /// The warp's keys of V as operands B.
+  __device__ __forceinline__ void load_v(const unsigned char* tile) {
+    const uint32_t lane_at =
+        ptx::smem_address(tile) + LayoutV::lane_columns_first(lane) + Scores::first_col(warp) * LayoutV::kRowBytes;
+#pragma unroll
+    for (int k16 = 0; k16 < kV16; ++k16) ptx::load_matrix_x4(v_regs[k16], LayoutV::advance(lane_at, 0, k16));
+  }
+  /// dP = dO V^T: the part of the warp.
+  __device__ __forceinline__ void multiply_dout(ScoreSums& sums) const {
+    if constexpr (Traits::kVInRegisters) {
+      static_assert(Scores::kN16 == 1);
+      const uint32_t a_lane =
+          ptx::smem_address(smem.dout) + LayoutV::lane_rows_first(lane) + Scores::first_row(warp) * LayoutV::kRowBytes;
+      clear(sums);
+      multiply<Element, Scores::kM, 1, Traits::kDimV / 16>(
+          sums, [&](uint32_t(&a)[4], int m, int k16) { ptx::load_matrix_x4(a, LayoutV::advance(a_lane, m, k16)); },
+          [&](uint32_t(&b)[4], int k16, int) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) b[i] = v_regs[k16][i];
+          });
+    } else {
+      multiply_rows<LayoutV, Traits::kDimV>(sums, smem.dout, smem.v);
+    }
+  }
   /// sums = A B^T, of rows of two tiles: the part of the warp.
   template <typename Layout, int kDim>
   __device__ __forceinline__ void multiply_rows(ScoreSums& sums, const unsigned char* queries,
@@ -311,17 +345,26 @@ struct Cta {
     enter_first_run();
     copy_keys();
     copy_q(next, 0);
+    if constexpr (Traits::kVInRegisters) {
+      ptx::cp_async_commit();
+      ptx::cp_async_wait<0>();
+      __syncthreads();
+      load_v(smem.dout);
+      __syncthreads();
+    }
     copy_dout(next);
     ptx::cp_async_commit();
 #pragma unroll 1
-    for (uint32_t stage = 0; next.left > 0; stage ^= 1) {
+    for (uint32_t stage = 0; next.left > 0; stage ^= Traits::kQStages - 1) {
       const StepCursor at = next;
       ptx::cp_async_wait<0>();
       __syncthreads();
       advance();
       if (next.left > 0) {
-        copy_q(next, stage ^ 1);
-        ptx::cp_async_commit();
+        if constexpr (Traits::kQStages == 2) {
+          copy_q(next, stage ^ 1);
+          ptx::cp_async_commit();
+        }
       } else if (threadIdx.x == 0 && work().num_head_splits > 1 && !params.deterministic) {
         // Pieces are joined by the one that ends last, which then waits for no piece that is still at its steps.
         smem.place = atomicAdd(params.split_semaphore + work().accum_tile, kPieceArrived) / kPieceArrived;
@@ -329,7 +372,7 @@ struct Cta {
       {
         ScoreSums s, dp;
         multiply_rows<LayoutQk, Traits::kDimQk>(s, smem.q[stage], smem.k);
-        multiply_rows<LayoutV, Traits::kDimV>(dp, smem.dout, smem.v);
+        multiply_dout(dp);
         apply_softmax(s, dp, at, smem.stats[stage]);
         store_scores(s, smem.p);
         store_scores(dp, smem.ds);
@@ -341,14 +384,30 @@ struct Cta {
         copy_dout(next);
         ptx::cp_async_commit();
       }
-      add_dq(at);
-      add_gradient<Dk, LayoutQk>(dk, smem.ds, smem.q[stage]);
+      if constexpr (Traits::kQStages == 1) {
+        add_gradient<Dk, LayoutQk>(dk, smem.ds, smem.q[0]);
+        __syncthreads();
+        if (next.left > 0) {
+          copy_q(next, 0);
+          ptx::cp_async_commit();
+        }
+        add_dq(at);
+      } else {
+        add_dq(at);
+        add_gradient<Dk, LayoutQk>(dk, smem.ds, smem.q[stage]);
+      }
     }
   }
 
   __device__ __forceinline__ void run() {
+    if (threadIdx.x == 0) {
+      smem.mask_info =
+          params.mask_info != nullptr ? *params.mask_info : BackwardMaskInfo{params.num_work_tiles, params.walk, true};
+      smem.arrived.bits = 0;
+    }
+    __syncthreads();
     int32_t ticket = static_cast<int32_t>(blockIdx.x);
-    while (ticket < params.num_work_tiles) {
+    while (ticket < smem.mask_info.num_work_tiles) {
       __syncthreads();  // the work tile before has ended
       if (threadIdx.x < sizeof(WorkTile) / 16) {
         reinterpret_cast<uint4*>(&smem.work_tile)[threadIdx.x] =

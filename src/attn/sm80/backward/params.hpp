@@ -3,13 +3,19 @@
 // Parameters of the backward kernels, as plain data that host and device agree on.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
+#include "attn/gpu/ready_flags.hpp"
 #include "schedule/key_work_tiles.hpp"
+#include "schedule/local_kv_table.hpp"
+#include "tangram/dkv_scatter_map.hpp"
 
 namespace tangram::sm80::backward {
 
 // The lists of the kernel are those of src/schedule, as they are.
+using schedule::BackwardMaskInfo;
 using schedule::DqOrderSegment;
 using schedule::QueryTile;
 using schedule::RangeQueryTiles;
@@ -32,6 +38,8 @@ struct Params {
   const void* q;
   const void* k;
   const void* v;
+  const void* k_local;  ///< of keys that `local_ranges` names, with the strides of k and v
+  const void* v_local;
   const void* dout;
   const WorkTile* work_tiles;
   const TileRange* runs;
@@ -67,6 +75,15 @@ struct Params {
   bool accumulate_dkv;  ///< adds to dk and dv, which are float32
   bool deterministic;
   Walk walk;
+  const BackwardMaskInfo* mask_info;  ///< null, or in place of num_work_tiles and walk
+  gpu::ReadyFlagParams ready_flags;
+  LocalKvParams local_ranges;
+  const uint32_t* places;  ///< null, or as DkvScatterMap has them
+  void* dk_final;
+  void* dv_final;
+  void* const* dk_others;
+  void* const* dv_others;
+  GradType final_type;
 };
 
 /// The kernels before and after: statistics and zeroed sums from out, dout and lse; dq from the sums.
@@ -94,7 +111,9 @@ struct PrePostParams {
   float softmax_scale;
   bool out_float32;
   GradType dq_type;
-  bool accumulate_dq;  ///< adds to dq, which is float32
+  bool accumulate_dq;      ///< adds to dq, which is float32
+  bool has_empty_tiles;    ///< of a padded slot: query tiles may be empty, and have no sums
+  cudaEvent_t keys_ready;  ///< of the host: null, or what the main kernel waits for
 };
 
 }  // namespace tangram::sm80::backward

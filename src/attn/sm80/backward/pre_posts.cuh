@@ -47,6 +47,7 @@ __global__ void __launch_bounds__(kThreads) before_kernel(const __grid_constant_
   if (tile >= params.num_q_tiles) return;  // no queries at all
   const auto [in_tables, accum_tile] = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[in_tables];
+  if (params.has_empty_tiles && rows.row_begin == rows.row_end) return;
   const uint64_t covered = params.covered_queries ? params.covered_queries[in_tables] : ~uint64_t{0};
   float4* const sums = reinterpret_cast<float4*>(params.dq_sums) + accum_tile * (kStepQueries * kDimQk / 4);
   for (uint32_t i = threadIdx.x; i < kStepQueries * kDimQk / 4; i += kThreads) sums[i] = float4{};
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(kThreads) after_kernel(const __grid_constant__
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto [in_tables, accum_tile] = tile_place(params, head, tile);
   const QueryTile rows = params.q_tiles[in_tables];
+  if (params.has_empty_tiles && rows.row_begin == rows.row_end) return;
   typename Dq::Sums dq;
   constexpr int kFours = sizeof(dq) / sizeof(float4);
   const float* const from = params.dq_sums + accum_tile * (kStepQueries * kDimQk) + warp * (kFours * 128);
@@ -84,11 +86,13 @@ __global__ void __launch_bounds__(kThreads) after_kernel(const __grid_constant__
       a = __ldcs(at), b = __ldcs(at + 32), c = __ldcs(at + 64), d = __ldcs(at + 96);
     }
   });
-  const int64_t at = rows.row_begin * params.dq_row_stride + head * params.dq_head_stride;
-  write_part<Element, Dq>(dq, warp, lane, params.softmax_scale,
-                          {static_cast<char*>(params.dq) + at * (params.dq_type == GradType::kFloat32 ? 4 : 2),
-                           params.dq_row_stride, params.head_dim, params.dq_type, params.accumulate_dq},
-                          [&](int32_t row) { return rows.row_begin + row < rows.row_end; });
+  write_part<Element, Dq>(
+      dq, warp, lane, params.softmax_scale, params.head_dim, params.accumulate_dq,
+      [&](int32_t row) { return rows.row_begin + row < rows.row_end; },
+      [&](int32_t row) {
+        const int64_t at = (int64_t{rows.row_begin} + row) * params.dq_row_stride + head * params.dq_head_stride;
+        return gradient_row(params.dq, params.dq_type, at);
+      });
 }
 
 }  // namespace tangram::sm80::backward

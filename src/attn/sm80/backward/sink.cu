@@ -5,6 +5,7 @@
 #include "attn/sm80/backward/pre_posts.cuh"
 #include "attn/sm80/launch.hpp"
 #include "cuda/check.hpp"
+#include "cuda/load_kernel.hpp"
 
 namespace tangram::sm80 {
 namespace {
@@ -104,6 +105,14 @@ void launch(const SinkParams& params, const PrePostParams& call, cudaStream_t st
 }
 
 }  // namespace
+
+void load_sink(bool half) {
+  if (half) {
+    cuda::load_kernel<shared_sink_kernel<__half>>(), cuda::load_kernel<row_sink_kernel<__half>>();
+  } else {
+    cuda::load_kernel<shared_sink_kernel<__nv_bfloat16>>(), cuda::load_kernel<row_sink_kernel<__nv_bfloat16>>();
+  }
+}
 
 void launch_sink(const SinkParams& params, const backward::PrePostParams& pre_post, cudaStream_t stream) {
   (params.half ? launch<__half> : launch<__nv_bfloat16>)(params, pre_post, stream);

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "attn/sm80/backward/params.hpp"
+#include "attn/sm80/common/key_sources.cuh"
 #include "attn/sm80/common/tiles.cuh"
 #include "attn/sm80/shapes.hpp"
 
@@ -30,20 +31,26 @@ struct Split {
 };
 
 /// For any head dimensions of the class kDimQk, kDimV.
-template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
+          SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct Traits {
   using Element = ElementT;  // __nv_bfloat16 or __half
   static constexpr int kDimQk = kDimQkT, kDimV = kDimVT;
   static constexpr bool kSoftcap = kSoftcapT;
-  static constexpr int kKeys = shape_class(kDimQk, kDimV).backward.keys;
+  static constexpr SharedMemoryTier kTier = kTierT;
+  static constexpr BackwardShape kShape = shape_class(kDimQk, kDimV).backward[static_cast<int>(kTier)];
+  static constexpr int kKeys = kShape.keys, kQStages = kShape.q_stages;
+  static constexpr bool kVInRegisters = kShape.v_in_registers;
   static constexpr int kQueries = kStepQueries;
   using LayoutQk = TileLayout<kDimQk>;
   using LayoutV = TileLayout<kDimV>;
   using LayoutP = TileLayout<kKeys>;  // of P and dS, queries by keys
   // Each operand is read by as few warps as registers allow.
-  using Scores = Split<kQueries, kKeys, 2>;
-  using Dk = Split<kKeys, kDimQk, kKeys / 32>;
-  using Dv = Split<kKeys, kDimV, kKeys / 32>;
+  using Scores = Split<kQueries, kKeys, kKeys == 32 ? 4 : 2>;
+  template <int kDim>
+  static constexpr int kWarpsDownKeys = kDim * (kKeys / 32) / kBackwardWarps % 16 == 0 ? kKeys / 32 : kKeys / 16;
+  using Dk = Split<kKeys, kDimQk, kWarpsDownKeys<kDimQk>>;
+  using Dv = Split<kKeys, kDimV, kWarpsDownKeys<kDimV>>;
   using Dq = Split<kQueries, kDimQk, kDimQk % 64 == 0 ? 2 : 4>;
   static constexpr int kAccumTileFloats = kKeys * (kDimQk + kDimV);
   static constexpr int kDqTileFloats = kQueries * kDimQk;
@@ -52,15 +59,17 @@ struct Traits {
 template <typename Traits>
 struct alignas(1024) Smem {
   alignas(1024) unsigned char k[Traits::LayoutQk::bytes(Traits::kKeys)];
-  alignas(1024) unsigned char v[Traits::LayoutV::bytes(Traits::kKeys)];
-  alignas(1024) unsigned char q[2][Traits::LayoutQk::bytes(Traits::kQueries)];
+  alignas(1024) unsigned char v[Traits::kVInRegisters ? 16 : Traits::LayoutV::bytes(Traits::kKeys)];
+  alignas(1024) unsigned char q[Traits::kQStages][Traits::LayoutQk::bytes(Traits::kQueries)];
   alignas(1024) unsigned char dout[Traits::LayoutV::bytes(Traits::kQueries)];
   alignas(1024) unsigned char p[Traits::LayoutP::bytes(Traits::kQueries)];
   alignas(1024) unsigned char ds[Traits::LayoutP::bytes(Traits::kQueries)];
-  RowStatistics stats[2][Traits::kQueries];
+  RowStatistics stats[Traits::kQStages][Traits::kQueries];
   WorkTile work_tile;
   int32_t ticket;  // of the work tile after this one
   int32_t place;   // of this piece among those of its keys
+  BackwardMaskInfo mask_info;
+  ArrivedKeys arrived;
 };
 
 }  // namespace tangram::sm80::backward

@@ -122,18 +122,25 @@ struct ForwardCta {
         });
   }
   /// Keys behind the end of a run may be unwritten, or of another mask's: zeros in their place.
+  template <typename Layout>
+  __device__ __forceinline__ void copy_keys(const KeyCursor& at, unsigned char* to, const void* here, const void* local,
+                                            int64_t row_stride, int64_t head_stride, int32_t dim) {
+    const int32_t elsewhere = local_kv_row(params.local_ranges, at.k0, min(at.k0 + kBlockN, at.k_end));
+    const int32_t first = elsewhere < 0 ? at.k0 : elsewhere;
+    copy_rows<Layout, kBlockN, Traits::kThreads>(
+        ptx::smem_address(to), static_cast<const Element*>(elsewhere < 0 ? here : local) + work().kv_head * head_stride,
+        dim, [&](int row) -> int64_t { return at.k0 + row < at.k_end ? (int64_t{first} + row) * row_stride : -1; });
+  }
   __device__ __forceinline__ void copy_k() {
-    copy_rows<LayoutQk, kBlockN, Traits::kThreads>(
-        ptx::smem_address(smem.k), static_cast<const Element*>(params.k) + work().kv_head * params.k_head_stride,
-        params.head_dim, [&](int row) -> int64_t {
-          return next.k0 + row < next.k_end ? (int64_t{next.k0} + row) * params.k_row_stride : -1;
-        });
+    if (params.ready_flags.pending != 0) {
+      await_keys(params.ready_flags, smem.arrived, next.k0, min(next.k0 + kBlockN, next.k_end));
+    }
+    copy_keys<LayoutQk>(next, smem.k, params.k, params.k_local, params.k_row_stride, params.k_head_stride,
+                        params.head_dim);
   }
   __device__ __forceinline__ void copy_v(const KeyCursor& at) {
-    copy_rows<LayoutV, kBlockN, Traits::kThreads>(
-        ptx::smem_address(smem.v), static_cast<const Element*>(params.v) + work().kv_head * params.v_head_stride,
-        params.head_dim_v,
-        [&](int row) -> int64_t { return at.k0 + row < at.k_end ? (int64_t{at.k0} + row) * params.v_row_stride : -1; });
+    copy_keys<LayoutV>(at, smem.v, params.v, params.v_local, params.v_row_stride, params.v_head_stride,
+                       params.head_dim_v);
   }
 
   /// Finds what the warp's rows see of a run, each by itself and all together.
@@ -258,6 +265,10 @@ struct ForwardCta {
   }
 
   __device__ __forceinline__ void run() {
+    if (params.ready_flags.pending != 0) {
+      if (threadIdx.x == 0) smem.arrived.bits = 0;
+      __syncthreads();
+    }
     bool more = begin_work(static_cast<int32_t>(blockIdx.x));
     while (more) {
       // Drawn as late as hides the way: one drawn earlier would wait for this CTA while others run out of work.

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 
+#include "attn/gpu/ready_flags.hpp"
 #include "schedule/kv_splits.hpp"
+#include "schedule/local_kv_table.hpp"
 #include "tangram/tile_list.hpp"
 
 namespace tangram::sm80 {
@@ -19,6 +21,8 @@ struct ForwardParams {
   const void* q;
   const void* k;
   const void* v;
+  const void* k_local;  ///< of keys that `local_ranges` names, with the strides of k and v
+  const void* v_local;
   void* out;
   float* lse;
   float* max_logits;  ///< [num_heads_q] of -inf before the launch, or null
@@ -51,6 +55,8 @@ struct ForwardParams {
   bool sink_per_row;
   bool accumulate;  ///< out (float32) and lse hold an earlier part, to be merged with
   OutType out_type;
+  gpu::ReadyFlagParams ready_flags;
+  LocalKvParams local_ranges;
 };
 
 /// Where the parts of query tiles have left their results, for the kernel that combines them.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "attn/sm80/common/key_sources.cuh"
 #include "attn/sm80/common/tiles.cuh"
 #include "attn/sm80/shapes.hpp"
 #include "tangram/tile_list.hpp"
@@ -15,12 +16,14 @@
 namespace tangram::sm80 {
 
 /// For any head dimensions of the class kDimQk, kDimV.
-template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
+template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
+          SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct ForwardTraits {
   using Element = ElementT;  // __nv_bfloat16 or __half
   static constexpr int kDimQk = kDimQkT, kDimV = kDimVT;
   static constexpr bool kSoftcap = kSoftcapT;
-  static constexpr ForwardShape kShape = shape_class(kDimQk, kDimV).forward;
+  static constexpr SharedMemoryTier kTier = kTierT;
+  static constexpr ForwardShape kShape = shape_class(kDimQk, kDimV).forward[static_cast<int>(kTierT)];
   static constexpr int kBlockM = kShape.rows, kBlockN = kShape.keys;
   static constexpr int kWarps = kShape.warps, kThreads = 32 * kWarps;
   static constexpr int kWarpRows = kBlockM / kWarps;
@@ -57,6 +60,7 @@ struct alignas(1024) ForwardSmem {
   SeenKeys seen[Traits::kWarps];           // likewise
   WorkRows work[2];                        // by turns
   int32_t ticket[2];                       // of the work tile after this one, by turns
+  ArrivedKeys arrived;
 };
 
 }  // namespace tangram::sm80

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <numbers>
+#include <optional>
+#include <utility>
 
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm80/backward/kernel.cuh"
@@ -28,6 +30,38 @@ struct BackwardCase {
   bool accumulate = false;  // gradients hold 1 before
   int64_t sinks = 0;
   bool delta = false;  // given, in the place of out
+  Keys keys = Keys::kThere;
+  bool scattered = false;  // rows of dk and dv go to several tensors, and sizes of the mask lie in memory
+};
+
+/// Where the rows of dk and dv go: by turns to the tensors of the call, final ones and another rank's, from the last
+/// on.
+struct ScatteredRows {
+  HostTensor dk_final, dv_final, dk_other, dv_other;
+  std::vector<uint32_t> of_key;
+  void *dk_others[1], *dv_others[1];
+
+  explicit ScatteredRows(const RandomAttention& r)
+      : dk_final(r.dk.clone()), dv_final(r.dv.clone()), dk_other(r.dk.clone()), dv_other(r.dv.clone()) {
+    dk_others[0] = dk_other.view().data, dv_others[0] = dv_other.view().data;
+    for (int64_t key = 0; key < r.dk.rows(); ++key) {
+      of_key.push_back(dkv_scatter_target(static_cast<uint32_t>(key % 3), r.dk.rows() - 1 - key));
+    }
+  }
+  void gather(RandomAttention& r) const {
+    const auto gather_rows = [&](HostTensor& own, const HostTensor& final, const HostTensor& other) {
+      const HostTensor stored = own.clone();
+      const HostTensor* const tensors[] = {&stored, &final, &other};
+      for (int64_t key = 0; key < own.rows(); ++key) {
+        for (int head = 0; head < own.heads(); ++head) {
+          for (int d = 0; d < own.dim(); ++d)
+            own.set(key, head, d, tensors[key % 3]->at(own.rows() - 1 - key, head, d));
+        }
+      }
+    };
+    gather_rows(r.dk, dk_final, dk_other);
+    gather_rows(r.dv, dv_final, dv_other);
+  }
 };
 
 /// Every kind of mask and every way in which gradients leave.
@@ -56,6 +90,19 @@ inline std::vector<BackwardCase> backward_cases() {
        .delta = true},
       {"nothing", shape_of(100, 100, 2, 1), {}, 1, 132},
       {"pieces of two and three heads", shape_of(100, 140, 5, 1), {AttnSlice::causal({0, 100}, {0, 140})}, 3, 4},
+      {.name = "late keys, rows to several tensors",
+       .shape = shape_of(70, 330, 2, 1),
+       .slices = {AttnSlice::full({0, 70}, {0, 330})},
+       .blocks = 3,
+       .multiprocessors = 132,
+       .keys = Keys::kLate,
+       .scattered = true},
+      {.name = "keys elsewhere",
+       .shape = shape_of(40, 600, 1, 1),
+       .slices = {AttnSlice::full({0, 40}, {0, 600})},
+       .blocks = 3,
+       .multiprocessors = 132,
+       .keys = Keys::kLocalKv},
   };
 }
 
@@ -190,15 +237,48 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   params.accumulate_dkv = c.accumulate;
   params.deterministic = deterministic;
   params.walk = work.walk;
+  std::optional<emulated_problem::LatePeer> peer;
+  std::optional<emulated_problem::LocalKv> elsewhere;
+  std::vector<std::function<void()>> events;
+  if (c.keys == Keys::kLate) {
+    events = peer.emplace(r.k, r.v).send();
+    params.ready_flags = peer->params();
+  } else if (c.keys == Keys::kLocalKv) {
+    params.local_ranges = elsewhere.emplace(r.k, r.v).params();
+    params.k_local = elsewhere->k_view(r.k_view()).data;
+    params.v_local = elsewhere->v_view(r.v_view()).data;
+  }
+  std::optional<ScatteredRows> rows;
+  const schedule::BackwardMaskInfo mask_info{params.num_work_tiles, work.walk, true};
+  if (c.scattered) {
+    rows.emplace(r);
+    params.places = rows->of_key.data();
+    params.dk_final = rows->dk_final.view().data, params.dv_final = rows->dv_final.view().data;
+    params.dk_others = rows->dk_others, params.dv_others = rows->dv_others;
+    params.final_type = type;
+    params.mask_info = &mask_info;
+    params.num_work_tiles = 0;
+    params.walk = {};
+    pre_post.has_empty_tiles = true;
+  }
 
   const uint32_t edge_blocks = std::max(static_cast<uint32_t>(tiles), 1u);
   const auto run = [&](uint32_t blocks, const auto& kernel, const auto& arguments, size_t shared_bytes) {
-    emulated::run({.blocks = blocks, .threads = kernels::kThreads, .order = order, .shared_bytes = shared_bytes},
+    emulated::run({.blocks = blocks,
+                   .threads = kernels::kThreads,
+                   .order = order,
+                   .events = std::exchange(events, {}),
+                   .shared_bytes = shared_bytes},
                   [&] { kernel(arguments); });
   };
+  constexpr size_t kSharedBytes = sizeof(kernels::Smem<Traits>);
+  static_assert(kSharedBytes <= sm80::kTierKb[static_cast<int>(Traits::kTier)] * 1024);
+  std::vector<std::function<void()>> of_main = std::exchange(events, {});
   run(edge_blocks, kernels::before_kernel<Element, Traits::kDimQk>, pre_post, 1024);
-  run(c.blocks, kernels::backward_kernel<Traits>, params, sizeof(kernels::Smem<Traits>));
+  events = std::move(of_main);
+  run(c.blocks, kernels::backward_kernel<Traits>, params, kSharedBytes);
   if (num_q_tiles > 0) run(edge_blocks, kernels::after_kernel<Element, Traits::kDimQk>, pre_post, 1024);
+  if (rows) rows->gather(r);
 }
 
 template <typename Traits>

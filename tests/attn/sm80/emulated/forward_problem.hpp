@@ -31,6 +31,7 @@ struct ForwardCase {
   bool accumulate = false;  // out and lse hold an earlier part
   bool max_logits = false;
   int64_t part_steps = 0;  // unless 0: work tiles are cut into parts of at most so many steps
+  Keys keys = Keys::kThere;
 };
 
 /// Keys of row i are multiplied by 1 + growth * i / rows.
@@ -161,9 +162,25 @@ void expect_close(const ForwardCase& c, int head_dim, int head_dim_v, const emul
   params.rescale_threshold = c.max_logits && !Traits::kSoftcap ? 0.0f : 8.0f / params.exp_scale;
   params.accumulate = c.accumulate;
   params.out_type = c.out == DType::kFloat32 ? sm80::OutType::kFloat32 : sm80::OutType::kInput;
-  emulated::run(
-      {.blocks = 2, .threads = Traits::kThreads, .order = order, .shared_bytes = sizeof(sm80::ForwardSmem<Traits>)},
-      [&] { sm80::forward_kernel<Traits>(params); });
+  std::optional<emulated_problem::LatePeer> peer;
+  std::optional<emulated_problem::LocalKv> elsewhere;
+  std::vector<std::function<void()>> events;
+  if (c.keys == Keys::kLate) {
+    events = peer.emplace(r.k, r.v).send();
+    params.ready_flags = peer->params();
+  } else if (c.keys == Keys::kLocalKv) {
+    params.local_ranges = elsewhere.emplace(r.k, r.v).params();
+    params.k_local = elsewhere->k_view(r.k_view()).data;
+    params.v_local = elsewhere->v_view(r.v_view()).data;
+  }
+  constexpr size_t kSharedBytes = sizeof(sm80::ForwardSmem<Traits>);
+  static_assert(kSharedBytes <= sm80::kTierKb[static_cast<int>(Traits::kTier)] * 1024);
+  emulated::run({.blocks = 2,
+                 .threads = Traits::kThreads,
+                 .order = order,
+                 .events = std::move(events),
+                 .shared_bytes = kSharedBytes},
+                [&] { sm80::forward_kernel<Traits>(params); });
   EXPECT_EQ(counters[0], 0);
   EXPECT_EQ(counters[1], 0);
   if (parts) results->combine(r, *parts);
@@ -210,6 +227,14 @@ inline std::vector<ForwardCase> forward_cases() {
        .sink_layout = SinkLayout::kSsh},
       {.name = "parts", .shape = shape_of(21, 700, 4, 2), .slices = {{{0, 21}, {0, 700}, 50, 650}}, .part_steps = 2},
       {.name = "nothing", .shape = shape_of(100, 100, 2, 1), .slices = {}},
+      {.name = "late keys",
+       .shape = shape_of(140, 330, 1, 1),
+       .slices = {AttnSlice::full({0, 140}, {0, 330})},
+       .keys = Keys::kLate},
+      {.name = "keys elsewhere",
+       .shape = shape_of(40, 600, 2, 1),
+       .slices = {AttnSlice::full({0, 40}, {0, 600})},
+       .keys = Keys::kLocalKv},
   };
 }
 

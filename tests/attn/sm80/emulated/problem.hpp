@@ -13,9 +13,13 @@
 
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm80/shapes.hpp"
+#include "attn/sm90/emulated/awaited_keys.hpp"
 #include "attn/sm90/emulated/machine.hpp"
 
 namespace tangram::test::emulated_sm80 {
+
+/// Where a kernel finds its keys.
+enum class Keys { kThere, kLate, kLocalKv };
 
 /// Head dimensions are those of the kernel.
 inline AttnShape shape_of(int64_t rows, int64_t keys, int heads_q, int heads_kv) {
