@@ -93,13 +93,12 @@ def test_layers_that_are_compiled_alone():
 
 @pytest.mark.parametrize(("family", "layout"), ALL)
 def test_families(family, layout):
-    # Rotary embeddings whose frequencies depend on the positions of a batch are no single graph in Transformers.
-    changes = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}} if family == "phi3" else {}
-    compiled, model, alone, counter = compiled_and_not(family, **changes)
+    compiled, model, alone, counter = compiled_and_not(family)
     for seed in (1, 2):
         batch = batch_of(layout, seed)
         assert_same(results(compiled, model, batch), results(alone, alone, batch))
-    assert counter.frame_count == 1
+    # The long frequencies of phi3 are made in the first pass, and guarded.
+    assert counter.frame_count == (2 if family == "phi3" else 1)
 
 
 def test_inductor():
