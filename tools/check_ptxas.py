@@ -23,6 +23,7 @@ SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 MAY_SPILL = [
     (re.compile(r"backward_kernel.*Li128ELb1E"), 64),
     (re.compile(r"4sm8014forward_kernel.*Lb1E"), 88),
+    (re.compile(r"4sm8014forward_kernel.*Li192ELi128ELb0E"), 8),
 ]
 USED = re.compile(r"Used (\d+) registers")
 

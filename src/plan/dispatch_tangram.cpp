@@ -150,8 +150,8 @@ std::vector<RankRun> refined(const std::vector<int>& ranks, int64_t chunk_size, 
 }
 
 // Packings of chunks of one size, and the plain order of the sequence unless blocks are many. A brief search has time
-// for one alone, the one that keeps most blocks whole. With shared prefixes they compete with what balances; over many ranks
-// one does.
+// for one alone, the one that keeps most blocks whole. With shared prefixes they compete with what balances; over many
+// ranks one does.
 std::vector<std::vector<int>> make_candidates(const PackProblem& problem, bool shares_prefixes, bool is_brief) {
   std::vector<std::vector<int>> candidates;
   if (shares_prefixes) candidates.push_back(pair_by_area(problem.areas, problem.cp_size));
@@ -331,9 +331,10 @@ Dispatch dispatch_chunks(const Mask& mask, const DistAttnConfig& config, int64_t
   const Candidate& first = candidates.front();
   const bool is_final = is_connected && !shares_prefixes && first.score.overload == 0;
   if (cp_size > 1 && (!is_final || !has_equal_rows(first.map, cp_size))) {
-    const double work =
-        static_cast<double>(search_work(mask, config)) * share_of_work *
-        (holds_areas ? kWorkOfPrefixesOfManyRanks : shares_prefixes ? kWorkOfPrefixes : 1);
+    const double work = static_cast<double>(search_work(mask, config)) * share_of_work *
+                        (holds_areas       ? kWorkOfPrefixesOfManyRanks
+                         : shares_prefixes ? kWorkOfPrefixes
+                                           : 1);
     improve(candidates, refiner, mask, config, tolerance, is_connected, holds_areas, work);
   }
   Candidate& best = candidates.front();
