@@ -83,6 +83,10 @@ def test_models_that_would_compute_something_else_are_refused_by_name():
     other = transformers.GPTNeoXConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     with pytest.raises(InvalidArgument, match=r"model_type must be one of llama.*\(got model_type='gpt_neox'\)"):
         context_parallel(transformers.AutoModelForCausalLM.from_config(other))
+    sharded = model_of("llama")
+    sharded._tp_size = 2  # as from_pretrained(tp_plan="auto") leaves it
+    with pytest.raises(InvalidArgument, match=r"must not be sharded by tensor parallelism.*\(got tp_size=2\)"):
+        context_parallel(sharded)
     model = parallel()
     model.set_attn_implementation("sdpa")
     with pytest.raises(InvalidArgument, match=r"attn_implementation must stay 'tangram' \(got .*'sdpa'\)"):

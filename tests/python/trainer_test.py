@@ -39,11 +39,15 @@ CASES = [
 ]
 
 
+def skip_without_trl(case):
+    if case.startswith("trl") and (missing := [x for x in ("trl", "datasets") if importlib.util.find_spec(x) is None]):
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
 @pytest.mark.skipif(not LONG, reason="ten seconds a case, nearly all of them imports: make test-long runs them")
 @pytest.mark.parametrize("case", CASES)
 def test_training_over_ranks_is_that_of_one_process(case, tmp_path):
-    if case.startswith("trl") and (missing := [x for x in ("trl", "datasets") if importlib.util.find_spec(x) is None]):
-        pytest.skip(f"not installed: {', '.join(missing)}")
+    skip_without_trl(case)
     for ranks in (0, 2):
         run_script(SCRIPT, tmp_path / str(ranks), *case.split(), ranks=ranks)
     alone, ours = (torch.load(tmp_path / str(ranks)) for ranks in (0, 2))
@@ -58,8 +62,10 @@ def test_training_over_ranks_is_that_of_one_process(case, tmp_path):
 
 
 @pytest.mark.skipif(not LONG, reason="as the others")
-def test_what_trainer_would_get_wrong_is_refused_by_name():
-    run_script(SCRIPT, "refusals", ranks=2)
+@pytest.mark.parametrize("kind", ["trainer", "trl"])
+def test_what_trainer_would_get_wrong_is_refused_by_name(kind):
+    skip_without_trl(kind)
+    run_script(SCRIPT, "refusals", kind, ranks=2)
 
 
 def test_sizes_that_do_not_go_together_are_refused():

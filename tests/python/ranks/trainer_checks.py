@@ -70,14 +70,15 @@ def sft_trainer(model, layout, given, more):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(WordLevel(vocabulary, "t1")), pad_token="t0", eos_token="t2", unk_token="t1"
     )
-    arguments = SFTConfig(
-        **given,
-        bf16=False,  # unlike Trainer, True by default
-        router_aux_loss_coef=0.0,  # of gpt-oss, whose config asks for the loss of its router
-        padding_free=layout == "flattened",
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},  # tokens are there already
-    )
+    config = {
+        "bf16": False,  # unlike Trainer, True by default
+        "router_aux_loss_coef": 0.0,  # of gpt-oss, whose config asks for the loss of its router
+        "padding_free": layout == "flattened",
+        "max_length": None,
+        "dataset_kwargs": {"skip_prepare_dataset": True},  # tokens are there already
+        **more.pop("config", {}),
+    }
+    arguments = SFTConfig(**given, **config)
     more |= {
         name: Dataset(InMemoryTable.from_pylist(more[name]), fingerprint=name)
         for name in ("train_dataset", "eval_dataset")
@@ -132,14 +133,13 @@ def trainer_of(kind, family, layout, options, folder, **more):
     return Trainer(model, TrainingArguments(**settings(folder, options)), data_collator=collator_of(layout), **given)
 
 
-def check_refusals():
+def check_refusals(kind):
     """Before anything is computed."""
     with tempfile.TemporaryDirectory() as folder:
 
-        def refused(text, act, **more):
-            trainer = trainer_of("trainer", "llama", "packed", [], folder, **more)
+        def refused(text, act, family="llama", **more):
             try:
-                act(trainer)
+                act(trainer_of(kind, family, "flattened", [], folder, **more))
             except ValueError as error:
                 assert text in str(error), error
             else:
@@ -151,12 +151,19 @@ def check_refusals():
             trainer.label_smoother = LabelSmoother(0.1)
             trainer.train()
 
+        def train(trainer):
+            trainer.train()
+
         logits = "Trainer: prediction_loss_only must be True with cp_size"
-        refused(logits, lambda trainer: trainer.predict(documents(2, 4)))
+        refused(logits, lambda trainer: trainer.predict(trainer.eval_dataset))
         refused(logits, lambda trainer: trainer.evaluate(), compute_metrics=lambda outputs: {})
         labels = "context_parallel: labels must be given"
-        refused(labels, lambda trainer: trainer.train(), compute_loss_func=lambda *args, **kwargs: None)
+        refused(labels, train, compute_loss_func=lambda *args, **kwargs: None)
         refused(labels, with_smoothing)
+        if kind == "trl":
+            refused("packing", train, config={"packing": True, "padding_free": False})
+            router = "output_router_logits must be False"
+            refused(router, train, family="gpt_oss", config={"router_aux_loss_coef": 0.01})
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -188,8 +195,8 @@ def accelerate_loop(family, layout, gradients):
 
 
 def main():
-    if sys.argv[1:] == ["refusals"]:
-        check_refusals()
+    if sys.argv[1] == "refusals":
+        check_refusals(sys.argv[2])
         return
     out, kind, family, layout, *options = sys.argv[1:]
     gradients = Gradients()
