@@ -85,8 +85,8 @@ def _model_mask(
     mask = ModelMask(read, attention_mask)
     # At once, because generate works on what a static cache gets.
     ends = sum(queries), sum(keys)
-    last = queries[1] - 1, keys[1] - 1
-    if ends[1] > ends[0] and not use_vmap and not any(s.visible(*last) for s in mask.mask.slices):
+    last_query, last_key = queries[1] - 1, keys[1] - 1
+    if ends[1] > ends[0] and not use_vmap and not any(s.visible(last_query, last_key) for s in mask.mask.slices):
         refuse_longer_keys(ends[1], ends[0])
     return mask
 
