@@ -12,6 +12,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <numbers>
 
 #include "attn/gpu/abilities.hpp"
@@ -186,21 +187,22 @@ schedule::KernelTable Sm80Backend::kernel_table(const AttnShape& shape) const {
 }
 
 void Sm80Backend::require_device() const {
-  static cuda::OncePerDevice is_found;
-  const auto check_device = [] {
+  const auto tier = static_cast<size_t>(tier_);
+  const auto check_device = [tier] {
     const Sm80Check check = check_sm80();
     if (!check.found) throw NotAvailable("Sm80Backend: " + check.text);
+    const int found_kb = shared_memory_kb();
+    if (found_kb < sm80::kTierKb[tier]) {
+      throw NotAvailable(
+          fmt::format("Sm80Backend: the backend was made for another GPU, with {} KB of shared memory a block; make "
+                      "one for each device (got {} KB)",
+                      sm80::kTierKb[tier], found_kb));
+    }
   };
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) check_device();  // which says why there is none
-  is_found.call(check_device);
-  const int needed_kb = sm80::kTierKb[static_cast<int>(tier_)];
-  if (shared_memory_kb() < needed_kb) {
-    throw NotAvailable(
-        fmt::format("Sm80Backend: the backend was made for another GPU, with {} KB of shared memory a block; make one "
-                    "for each device (got {} KB)",
-                    needed_kb, shared_memory_kb()));
-  }
+  static cuda::OncePerDevice is_found[std::size(sm80::kTierKb)];
+  is_found[tier].call(check_device);
 }
 
 void Sm80Backend::load_combine(const AttnShape& shape) const { sm80::load_combine(shape.dtype == DType::kFloat16); }

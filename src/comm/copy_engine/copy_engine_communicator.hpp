@@ -49,7 +49,7 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  /// Of passes that share memory; of those that are open beside another, memory of their own.
+  /// Of passes that share memory. A pass that is open beside another has memory of its own.
   std::array<SharedSlotArea, 2> recv_buffers, returns;
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes

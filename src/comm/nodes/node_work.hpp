@@ -39,7 +39,7 @@ class NodeWork {
   virtual void* relay_stream() = 0;
   virtual std::shared_ptr<void> zeros(size_t num_bytes) = 0;
   /// Memory number `which`, below kNumShared, of all passes that share memory: as large as the largest wants, with what
-  /// others left. Those that were made before keep what they have where it grows.
+  /// others left. Where it grows, passes that were made before keep what they have.
   static constexpr size_t kNumShared = 12;
   virtual std::shared_ptr<void> shared(size_t which, size_t num_bytes) = 0;
   /// What shared() holds.
