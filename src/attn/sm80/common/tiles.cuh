@@ -48,6 +48,11 @@ struct TileLayout {
   }
 };
 
+/// index * stride for an index that is not negative, in two instructions.
+__device__ __forceinline__ int64_t offset_of(int32_t index, int64_t stride) {
+  return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(index)) * static_cast<uint64_t>(stride));
+}
+
 /// Starts copies of `kRows` rows to the tile at `to`, of which the first `dim` elements are there: zeros behind these,
 /// and in rows for which source(row), an offset in elements from `from`, is negative. All threads of the CTA.
 template <typename Layout, int kRows, int kThreads, typename Element, typename Source>
@@ -77,6 +82,35 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const Element* from, int 
     const bool is_zero = at < 0 || chunk * 8 >= dim;
     ptx::cp_async_16(to + Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)),
                      is_zero ? from : from + at + chunk * 8, is_zero);
+  }
+}
+
+/// Likewise for rows one behind the other, `row_stride` elements apart, from `first_row` on: zeros in rows for which
+/// is_there(row) is false. Takes a third of the instructions of a copy of rows from anywhere.
+template <typename Layout, int kRows, int kThreads, typename Element, typename IsThere>
+__device__ __forceinline__ void copy_row_range(uint32_t to, const Element* first_row, int64_t row_stride, int dim,
+                                               const IsThere& is_there) {
+  constexpr int kCopies = kRows * Layout::kChunks, kRowsAtOnce = kThreads / Layout::kChunks;
+  const int thread = static_cast<int>(ptx::read_thread_index());  // as above
+  if constexpr (kThreads % Layout::kChunks == 0 && kRowsAtOnce % 8 == 0 && kRows % kRowsAtOnce == 0) {
+    const int row = thread / Layout::kChunks, column = thread % Layout::kChunks * 8;
+    to += Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(column / 8));
+    const Element* from = first_row + offset_of(row, row_stride) + column;
+    const bool is_behind = column >= dim;
+#pragma unroll
+    for (int i = 0; i < kRows / kRowsAtOnce; ++i) {
+      ptx::cp_async_16(to + i * kRowsAtOnce * Layout::kRowBytes, from, is_behind || !is_there(row + i * kRowsAtOnce));
+      from += kRowsAtOnce * row_stride;
+    }
+    return;
+  }
+#pragma unroll
+  for (int first = 0; first < kCopies; first += kThreads) {
+    const int i = first + thread;
+    if (kCopies % kThreads != 0 && i >= kCopies) break;
+    const int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
+    ptx::cp_async_16(to + Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)),
+                     first_row + offset_of(row, row_stride) + chunk * 8, chunk * 8 >= dim || !is_there(row));
   }
 }
 
