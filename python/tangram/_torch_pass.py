@@ -254,13 +254,13 @@ def check_grad_dtype(function: str, dtype: torch.dtype | None, q: Tensor) -> Non
         raise InvalidArgument(f"{function}: grad_dtype must be that of q or torch.float32 (got {dtype})")
 
 
-def warn_of_float32(function: str) -> None:
-    """Once for a place in the caller's program."""
+def warn_of_float32(function: str, backend: str | None) -> None:
+    """Once for a place in the caller's program. `backend`: of a GPU, which computes it; None: the host does."""
     if torch.compiler.is_compiling():
         return
+    how = f"by plain kernels (backend {backend})" if backend else "on the host"
     warnings.warn(
-        f"{function}: no kernel for GPUs takes float32, it is computed on the host, which is slow: pass bfloat16 or "
-        "float16 (got float32)",
+        f"{function}: float32 is computed {how}, which is slow: pass bfloat16 or float16 (got float32)",
         stacklevel=4,
     )
 

@@ -247,7 +247,7 @@ def _calc_otherwise(
     if not on_host:
         return by_head_groups(calc_attn, q, k, v, key.of_groups(), sink, shared)
     if shared["backend"] is None:
-        warn_of_float32("calc_attn")
+        warn_of_float32("calc_attn", None)
     out, meta = calc_attn(q.cpu(), k.cpu(), v.cpu(), key, None if sink is None else sink.cpu(), **shared)
     peaks = None if meta.max_logits is None else meta.max_logits.to(q.device)
     return out.to(q.device), AttnForwardMeta(meta.lse.to(q.device), peaks)

@@ -81,8 +81,8 @@ def flex_flash_attn_func(
     (with gradients) or arrays of NumPy (without), float32, bfloat16 or float16, all of one dtype, of any strides: where
     the last dimension is not contiguous, or rows lie on top of each other, a copy is made.
 
-    Tensors in GPU memory are read and written on the current stream, and the host does not wait for it; but float32
-    tensors, which no kernel takes there, are computed on the host: correct and slow.
+    Tensors in GPU memory are read and written on the current stream, and the host does not wait for it. float32 tensors
+    are computed there by plain kernels of backend `sm80`: correct, slow and warned of.
 
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone

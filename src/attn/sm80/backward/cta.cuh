@@ -1,11 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What the CTAs of all backward kernels do alike: they walk the steps of a work tile, copy its rows into shared memory
-// and add dQ to its float32 sums.
-//
-// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles: the turn of a step at its
-// sums is the number of steps that add to these and belong to work tiles with smaller tickets. A work tile waits only
-// for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs run.
+// What the CTAs of the backward kernels of 16-bit elements do alike: they copy the rows of steps into shared memory and
+// add dQ to its float32 sums.
 #pragma once
 
 #include "attn/sm80/backward/epilogue.cuh"
@@ -14,17 +10,8 @@
 
 namespace tangram::sm80::backward {
 
-/// Walks the steps of a work tile.
-struct StepCursor {
-  int32_t left = 0;  // steps, the one at hand included
-  int32_t head = 0, run = 0, tile = 0;
-  int32_t segment = 0;    // in order: of the turn of the tile
-  QueryTile rows;         // of the tile
-  uint64_t is_there = 0;  // which of its rows hold something
-};
-
 template <typename Traits>
-struct CtaBase {
+struct CtaBase : StepWalk {
   using Element = typename Traits::Element;
   using LayoutQk = typename Traits::LayoutQk;
   using LayoutV = typename Traits::LayoutV;
@@ -35,75 +22,13 @@ struct CtaBase {
   using Dq = typename Traits::Dq;
   using ScoreSums = typename Scores::Sums;
 
-  const Params& params;
   Smem<Traits>& smem;
-  const uint32_t warp, lane;
-  StepCursor next;  // the step whose Q is copied next
-  bool is_descending = false, heads_innermost = false;
+  const uint32_t warp, lane;  // `next` of StepWalk is the step whose Q is copied next
   typename Dk::Sums dk;
   typename Dv::Sums dv;
 
   __device__ CtaBase(const Params& params_in, Smem<Traits>& smem_in)
-      : params(params_in), smem(smem_in), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
-
-  __device__ __forceinline__ const WorkTile& work() const { return smem.work_tile; }
-
-  __device__ __forceinline__ void enter_run() {
-    const RangeQueryTiles& tiles = params.run_tiles[next.run];
-    next.tile = is_descending ? tiles.end - 1 : tiles.first;
-    next.segment = tiles.segment;
-  }
-  /// Work tiles of head groups say how their mask is walked.
-  __device__ __forceinline__ void begin_steps() {
-    const schedule::Walk& walk = smem.mask_info.walk;
-    is_descending = walk.descending || (work().flags & schedule::kWorkTileDescending) != 0;
-    heads_innermost = walk.heads_innermost || (work().flags & schedule::kWorkTileHeadsInside) != 0;
-    next = {work().num_steps, work().head_begin};
-    enter_first_run();
-    find_rows();
-  }
-  __device__ __forceinline__ void enter_first_run() {
-    next.run = is_descending ? work().run_end - 1 : work().run_begin;
-    enter_run();
-  }
-  __device__ __forceinline__ bool next_tile() {
-    next.tile += is_descending ? -1 : 1;
-    const RangeQueryTiles& tiles = params.run_tiles[next.run];
-    if (tiles.first <= next.tile && next.tile < tiles.end) {
-      if (params.deterministic && params.dq_order_segments[next.segment + 1].first_tile == next.tile) ++next.segment;
-      return true;
-    }
-    next.run += is_descending ? -1 : 1;
-    if (next.run < work().run_begin || next.run >= work().run_end) return false;
-    enter_run();
-    return true;
-  }
-  /// What the copies and the mask of a step need, loaded while other warps multiply.
-  __device__ __forceinline__ void find_rows() {
-    next.rows = params.q_tiles[next.tile];
-    next.is_there = params.covered_queries ? __ldg(params.covered_queries + next.tile) : ~uint64_t{0};
-    const int32_t num_rows = next.rows.row_end - next.rows.row_begin;
-    if (num_rows < Traits::kQueries) next.is_there &= (uint64_t{1} << num_rows) - 1;
-  }
-  __device__ __forceinline__ void advance() {
-    if (--next.left == 0) return;
-    advance_tile();
-    find_rows();
-  }
-  __device__ __forceinline__ void advance_tile() {
-    if (!heads_innermost) {
-      if (next_tile()) return;
-      ++next.head;
-      enter_first_run();
-    } else if (++next.head == work().head_end) {
-      next.head = work().head_begin;
-      next_tile();
-    }
-  }
-
-  __device__ __forceinline__ int64_t accum_tile(const StepCursor& at) const {
-    return offset_of(at.head, params.num_q_tiles) + at.tile;
-  }
+      : StepWalk(params_in, smem_in.work), smem(smem_in), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
 
   /// Where V is copied to; with kVInRegisters only until the first step.
   __device__ __forceinline__ unsigned char* v_tile() const {
@@ -116,7 +41,7 @@ struct CtaBase {
   /// Rows that nothing covers may hold NaN: zeros in their place.
   __device__ __forceinline__ void copy_keys() {
     if (params.ready_flags.pending != 0) {
-      await_keys(params.ready_flags, smem.arrived, work().row_begin, work().row_end);
+      await_keys(params.ready_flags, state.arrived, work().row_begin, work().row_end);
     }
     const int32_t elsewhere = local_kv_row(params.local_ranges, work().row_begin, work().row_end);
     const int32_t first = elsewhere < 0 ? work().row_begin : elsewhere;
@@ -151,20 +76,6 @@ struct CtaBase {
   __device__ __forceinline__ void copy_dout(const StepCursor& at, uint32_t stage) {
     copy_queries<LayoutV>(at, smem.dout[stage], params.dout, params.dout_row_stride, params.dout_head_stride,
                           params.head_dim_v);
-  }
-
-  /// The queries, counted in the tile, that see a key, counted likewise: those of [begin, end).
-  __device__ __forceinline__ RowInterval queries_of(const TileRange& run, const QueryTile& rows,
-                                                    int32_t in_tile) const {
-    const int32_t key = work().row_begin + in_tile;
-    RowInterval seen;
-    if (key >= work().row_end) return seen;
-    if (run.interval_begin >= 0) {
-      seen = params.intervals[run.interval_begin + in_tile];
-    } else if (run.row_begin <= key && key < run.row_end) {
-      seen = {max(run.slice_k_begin, key + run.min_diag), min(run.slice_k_end, key + run.max_diag + 1)};
-    }
-    return {seen.begin - rows.row_begin, min(seen.end, rows.row_end) - rows.row_begin};
   }
 
   /// S of a cell becomes P, dP becomes dS.
@@ -230,7 +141,7 @@ struct CtaBase {
       });
       return;
     }
-    // NOTE [order of additions].
+    // NOTE [order of additions] of step_walk.cuh.
     int32_t* const count = params.dq_semaphore + accum_tile(at);
     const int32_t turn = params.dq_order_segments[at.segment].turn;
     if (threadIdx.x == 0) {
@@ -254,14 +165,6 @@ struct CtaBase {
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) ptx::store_release(count, turn + 1);
-  }
-
-  /// Pieces are joined by the one that ends last, which then waits for no piece that is still at its steps. Called
-  /// before the last step.
-  __device__ __forceinline__ void draw_place() {
-    if (threadIdx.x == 0 && work().num_head_splits > 1 && !params.deterministic) {
-      smem.place = atomicAdd(params.split_semaphore + work().accum_tile, kPieceArrived) / kPieceArrived;
-    }
   }
 };
 

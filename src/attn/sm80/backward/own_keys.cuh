@@ -18,7 +18,7 @@ template <typename Traits>
 struct OwnKeysCta : CtaBase<Traits> {
   using Base = CtaBase<Traits>;
   using Base::copy_dout, Base::copy_keys, Base::copy_q, Base::dk, Base::dv, Base::lane, Base::next, Base::params,
-      Base::smem, Base::warp, Base::work;
+      Base::smem, Base::warp;
   using typename Base::Dk, typename Base::Dv, typename Base::Element, typename Base::LayoutP, typename Base::LayoutQk,
       typename Base::LayoutV, typename Base::Scores, typename Base::ScoreSums;
   static constexpr int kScore16 = Traits::kQueries / 16;
@@ -136,7 +136,7 @@ struct OwnKeysCta : CtaBase<Traits> {
         copy_dout(next, stage ^ 1);
         ptx::cp_async_commit();
       } else {
-        this->draw_place();
+        this->begin_last_step();
       }
       Operands p, ds;
       {

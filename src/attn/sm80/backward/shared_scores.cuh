@@ -18,7 +18,7 @@ template <typename Traits>
 struct SharedScoresCta : CtaBase<Traits> {
   using Base = CtaBase<Traits>;
   using Base::copy_dout, Base::copy_keys, Base::copy_q, Base::dk, Base::dv, Base::lane, Base::next, Base::params,
-      Base::smem, Base::warp, Base::work;
+      Base::smem, Base::warp;
   using typename Base::Dk, typename Base::Dv, typename Base::Element, typename Base::LayoutP, typename Base::LayoutQk,
       typename Base::LayoutV, typename Base::Scores, typename Base::ScoreSums;
   static constexpr int kV16 = Traits::kVInRegisters ? Traits::kDimV / 16 : 1;
@@ -163,7 +163,7 @@ struct SharedScoresCta : CtaBase<Traits> {
           ptx::cp_async_commit();
         }
       } else {
-        this->draw_place();
+        this->begin_last_step();
       }
       {
         ScoreSums s, dp;

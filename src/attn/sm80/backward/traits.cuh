@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "attn/sm80/backward/params.hpp"
-#include "attn/sm80/common/key_sources.cuh"
+#include "attn/sm80/backward/step_walk.cuh"
 #include "attn/sm80/common/tiles.cuh"
 #include "attn/sm80/shapes.hpp"
 
@@ -70,11 +70,7 @@ struct alignas(1024) Smem {
   alignas(16) unsigned char p[Traits::kOwnKeys ? 16 : Traits::LayoutP::bytes(Traits::kQueries)];
   alignas(1024) unsigned char ds[Traits::kDsStages][Traits::LayoutP::bytes(Traits::kScoreRows)];
   RowStatistics stats[Traits::kQStages][Traits::kQueries];
-  WorkTile work_tile;
-  int32_t ticket;  // of the work tile after this one
-  int32_t place;   // of this piece among those of its keys
-  BackwardMaskInfo mask_info;
-  ArrivedKeys arrived;
+  WorkState work;
 };
 
 }  // namespace tangram::sm80::backward

@@ -71,17 +71,17 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const Element* from, int 
       const bool is_zero = at < 0 || is_behind;
       ptx::cp_async_16(to + i * kRowsAtOnce * Layout::kRowBytes, is_zero ? from : from + at + column, is_zero);
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int first = 0; first < kCopies; first += kThreads) {
-    const int i = first + thread;
-    if (kCopies % kThreads != 0 && i >= kCopies) break;
-    const int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
-    const int64_t at = source(row);
-    const bool is_zero = at < 0 || chunk * 8 >= dim;
-    ptx::cp_async_16(to + Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)),
-                     is_zero ? from : from + at + chunk * 8, is_zero);
+    for (int first = 0; first < kCopies; first += kThreads) {
+      const int i = first + thread;
+      if (kCopies % kThreads != 0 && i >= kCopies) break;
+      const int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
+      const int64_t at = source(row);
+      const bool is_zero = at < 0 || chunk * 8 >= dim;
+      ptx::cp_async_16(to + Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)),
+                       is_zero ? from : from + at + chunk * 8, is_zero);
+    }
   }
 }
 
@@ -102,15 +102,15 @@ __device__ __forceinline__ void copy_row_range(uint32_t to, const Element* first
       ptx::cp_async_16(to + i * kRowsAtOnce * Layout::kRowBytes, from, is_behind || !is_there(row + i * kRowsAtOnce));
       from += kRowsAtOnce * row_stride;
     }
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int first = 0; first < kCopies; first += kThreads) {
-    const int i = first + thread;
-    if (kCopies % kThreads != 0 && i >= kCopies) break;
-    const int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
-    ptx::cp_async_16(to + Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)),
-                     first_row + offset_of(row, row_stride) + chunk * 8, chunk * 8 >= dim || !is_there(row));
+    for (int first = 0; first < kCopies; first += kThreads) {
+      const int i = first + thread;
+      if (kCopies % kThreads != 0 && i >= kCopies) break;
+      const int row = i / Layout::kChunks, chunk = i % Layout::kChunks;
+      ptx::cp_async_16(to + Layout::offset(static_cast<uint32_t>(row), static_cast<uint32_t>(chunk)),
+                       first_row + offset_of(row, row_stride) + chunk * 8, chunk * 8 >= dim || !is_there(row));
+    }
   }
 }
 

@@ -7,11 +7,10 @@
 
 #include <cstdint>
 
+#include "attn/sm80/forward/row_end.cuh"
 #include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm80 {
-
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
 /// Over the four lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
