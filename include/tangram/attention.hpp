@@ -142,7 +142,7 @@ struct AttnCaps {
   /// Keys on their way that a call can wait for, counted by flags; 0: all must be there. Where it is positive, calls
   /// can also store gradients row by row: AttnBackwardArgs::places.
   int max_ready_flags = 0;
-  /// As MaskRequest::local_ranges has it; negative: calls read all keys from k and v.
+  /// Halo of local K/V, in keys, as in MaskRequest::local_ranges; negative: calls read all keys from k and v.
   int local_kv_halo = -1;
 };
 
@@ -204,7 +204,7 @@ class AttnBackend {
   virtual const TokenAttention* token_attention() const { return nullptr; }
 };
 
-/// Of one mask.
+/// Options of one mask slot, so of the calls with one mask.
 struct SlotOptions {
   std::span<const KeyReadyFlag> ready_flags = {};
   std::span<const LocalKvRange> local_ranges = {};

@@ -59,8 +59,8 @@ class BufferedPass {
   /// Opens an epoch, and copies and sends rows of `sources`, contiguous ones, one for each receive buffer; later work
   /// on `stream` finds what others have sent.
   virtual void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
-  /// The same beside work that follows on `stream`, of which some must wait for the event that is returned, a
-  /// cudaEvent_t, before the epoch goes on.
+  /// Like begin(), beside work that follows on `stream`. Returns a cudaEvent_t: a stream must wait for it before the
+  /// epoch goes on.
   virtual void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
   virtual TensorView recv_buffers(AttnPass pass, int tensor) const = 0;
   /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.

@@ -68,8 +68,8 @@ struct OverlapConfig {
   bool keep_remote_kv = false;
   /// Between GPUs.
   LaunchOrder launch_order = LaunchOrder::kAuto;
-  /// Of kAuto and kSmMargin, in [0, 128]; 0: as many as the transport takes. Where copy engines move rows there is
-  /// none.
+  /// Multiprocessors that kAuto and kSmMargin leave to the transport, in [0, 128]; 0: as many as the transport takes.
+  /// Where copy engines move rows there is none.
   int sm_margin = 0;
 
   friend bool operator==(const OverlapConfig&, const OverlapConfig&) = default;

@@ -44,7 +44,7 @@ struct ReturnTensor {
   int64_t owned_rows = 0;
   int heads = 0;
   int dim = 0;
-  /// Of what is given to reduce(): kFloat32, or reduce_dtype, which needs no conversion.
+  /// Dtype of the tensors that reduce() gets: kFloat32, or reduce_dtype, which needs no conversion.
   DType partial_dtype = DType::kFloat32;
   /// In which rows move: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
   DType reduce_dtype = DType::kFloat32;
@@ -56,7 +56,7 @@ class BufferedPass;
 struct BufferedPassSpec;
 class DevicePass;
 
-/// Of the ranks' tables what the others must know, where all ranks know all of it beforehand.
+/// The parts of all ranks' tables that peers need, if every rank knows them beforehand.
 struct AgreedRows {
   std::vector<int64_t> recv_buffers;  ///< by rank: rows of the receive buffers
   /// By rank: where in what comes back to it the rows of each stage and source begin, [stage * size + source]: rows of
@@ -167,8 +167,8 @@ class DevicePass {
   /// Later work on `stream` may overwrite what this rank sends in `stage`, which was cast before. Only where
   /// DevicePassSpec::reuses_sources.
   virtual void wait_send(int /*stage*/, void* /*stream*/) {}
-  /// Of a stage that is credited, before its cast: once what is on `stream` has ended peers may overwrite what `stage`
-  /// brings to this rank. They hear of it by the next cast or wait_group_cast at the latest.
+  /// Releases the credit of a credited stage, before its cast: once the work on `stream` has ended, peers may overwrite
+  /// the receive buffer of `stage`. Peers learn of it by the next cast or wait_group_cast at the latest.
   virtual void release_credit(int /*stage*/, void* /*stream*/) {}
   /// Later work on `stream` starts on the device when the transfer of `stage`, which was cast before, is about to, or
   /// later: so that a kernel that fills the device cannot keep it waiting. Does not wait for rows. Nothing where
@@ -212,7 +212,7 @@ class DevicePass {
   /// Closes the epoch: later work on `stream` may overwrite sources and partials, and the slot is given back to the
   /// peers. All stages must have been cast and reduced.
   virtual void end(void* stream) = 0;
-  /// The same, but the receive buffers stay this rank's until begin_kept or drop_kept.
+  /// Like end(), but the receive buffers stay this rank's until begin_kept or drop_kept.
   virtual KeptSlot end_kept(void* stream) = 0;
   /// Gives a kept slot back. In the same order on all ranks, like begin.
   virtual void drop_kept(KeptSlot kept) = 0;
@@ -330,11 +330,11 @@ struct DeviceCommunicatorConfig {
   DeviceTransport transport = DeviceTransport::kCopyEngine;
   /// Bounds every wait for a peer, on host and device; 0: Env::timeout_s.
   double timeout_s = 0;
-  /// Of nccl: at most so many thread blocks, and so multiprocessors, of a transfer; 0: 16.
+  /// Most thread blocks of a transfer, and so multiprocessors; 0: 16. nccl only.
   int max_ctas = 0;
-  /// Of copy_engine: hands all copies of a stage over in one call, and all its flags in a second, which takes the host
-  /// less time; no peer sees its rows before all have been sent. Otherwise, while a graph is captured, where ranks
-  /// share a GPU, and with a driver that has no such call, each copy is a call.
+  /// Passes all copies of a stage to the driver in one call, and all its flags in a second. That takes less host time;
+  /// no peer sees its rows before all have been sent. copy_engine only. One call per copy if false, during graph
+  /// capture, if ranks share a GPU, and if the driver lacks the call.
   bool batch_copies = true;
   /// copy_engine only: a host barrier (Communicator::barrier of `control`) after each enqueue that waits for a peer or
   /// that a peer waits for. Needed if ranks are threads that share a GPU: they share its hardware queues, where waiting

@@ -114,8 +114,8 @@ struct TraceEvent {
 struct MemoryUse {
   int64_t remote_kv_rows = 0;  // rows of K (and as many of V) that other ranks own
   int64_t buffer_bytes = 0;    // of all that it allocated
-  /// Of what there was at one time, when it was most: with what a forward pass keeps, and a backward pass was given of
-  /// it. Plan::peak_bytes says what it comes to.
+  /// Largest number of bytes allocated at one time, with what a forward pass keeps for the backward pass.
+  /// Plan::peak_bytes says what it comes to.
   int64_t peak_bytes = 0;
 };
 
@@ -169,10 +169,11 @@ class DistAttention {
   /// does not take delta (AttnCaps::delta). `communicator` and `backend` must outlive the object.
   DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
-  /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of
-  /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what moves with heads
-  /// (result_dtype, grad_dtype, row_sinks), and for dtypes that are neither the heads' nor float32; NotAvailable for a
-  /// kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be, and in a build without CUDA.
+  /// Like the constructor above, on the GPU of the communicator, which must be the current device. Holds lists and
+  /// tables there; receive buffers are memory of the communicator. Also InvalidArgument when ranks disagree on what
+  /// moves with heads (result_dtype, grad_dtype, row_sinks), and for dtypes that are neither the heads' nor float32;
+  /// NotAvailable for a kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be, and in a build
+  /// without CUDA.
   DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
   ~DistAttention();
@@ -211,7 +212,7 @@ class DistAttention {
   /// Events of the last forward and the last backward pass, in the order in which the calling thread came to them. None
   /// on GPUs, where only the device knows when a pass runs.
   const std::vector<TraceEvent>& trace() const;
-  /// Of the last pass. Nothing on GPUs, where passes allocate nothing: what they take are device_bytes, the workspace's
+  /// Memory of the last pass. Zeros on GPUs, where passes allocate nothing: they use device_bytes, the workspace's
   /// bytes, and DeviceCommunicator::shared_bytes for all objects together, which is what their layouts say where
   /// DeviceCommunicatorConfig::exact_memory.
   MemoryUse memory_use() const;

@@ -67,7 +67,7 @@ class DistMaskBuffer {
   ///   for its lists: the group is broken then, as by a DistAttention.
   void set(std::shared_ptr<const Plan> plan, void* stream);
 
-  /// As those of DistAttention on GPUs, with a workspace and without `kept`; dsink_reduce kAvg is refused. Throw
+  /// Like the passes of DistAttention on GPUs, with a workspace and without `kept`; dsink_reduce kAvg is refused. Throw
   /// InvalidArgument before the first set().
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
@@ -77,7 +77,7 @@ class DistMaskBuffer {
   int64_t num_plans() const;
   int64_t q_rows() const;  ///< of the rank's shards
   int64_t k_rows() const;
-  /// The same for all plans.
+  /// Workspace bytes of a pass, for every plan of the capacity.
   int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes() const;
   /// Lists, tables, receive buffers and return areas.

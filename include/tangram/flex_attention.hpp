@@ -35,7 +35,7 @@ class FlexAttention {
 
   const AttnShape& shape() const { return shape_; }
   const AttnBackend& backend() const { return *backend_; }
-  /// Of what the backend derived from the mask.
+  /// Host bytes of the metadata that the backend derived from the mask.
   int64_t host_bytes() const { return slot_->host_bytes(); }
 
   /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need; of
@@ -49,7 +49,7 @@ class FlexAttention {
   /// current device. forward() may be called beside it; all else waits. Does nothing for backends of host memory.
   void prepare_backward_async(bool deterministic, bool plain = false);
 
-  /// As AttnBackend::forward and backward.
+  /// Run one pass, like AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr) { backend_->forward(*slot_, args, stream); }
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 

@@ -70,7 +70,7 @@ inline constexpr int64_t kL2Bytes = int64_t{60} << 20;
 inline constexpr double kMemoryBytesPerS = 4.9e12;  ///< of its pins
 inline constexpr int64_t kMemoryBytes = 141'000'000'000;
 inline constexpr std::string_view kBackend = "sm90";  ///< whose kernels the following are of
-/// Of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
+/// Kernel constants of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
 /// Beside those of head dim 128, measured on a causal mask of 16,384 rows, 96 and (192, 128) by `tangram doctor
@@ -165,7 +165,7 @@ struct CostModel {
 /// The flat constants that the planner compares with. Rates are those of a causal mask of 16,384 rows and 64 heads,
 /// what a rank often has, to three digits. All ranks are one node; see with_nodes.
 CostModel cost_model_of(const MachineModel& machine);
-/// The same, for ranks on several nodes: those of the machine, and what a rank has of its node's network cards.
+/// Cost model of ranks on several nodes: node size of the machine, and a rank's part of its node's network cards.
 CostModel with_nodes(const CostModel& cost, const MachineModel& machine);
 
 }  // namespace tangram

@@ -41,8 +41,8 @@ class MaskBuffer {
   /// several earlier masks have not run yet. Throws InvalidArgument, with the mask set before still there, for a mask
   /// of another shape or one that exceeds the capacity, named; CudaError.
   void set(const Mask& mask, void* stream = nullptr);
-  /// The same for a buffer of MaskCapacity::head_groups: mask g of n is of the K/V heads `[g * heads_kv / n, (g + 1) *
-  /// heads_kv / n)` and of their query heads.
+  /// Sets one mask per head group (MaskCapacity::head_groups): mask g of n belongs to K/V heads `[g * heads_kv / n, (g
+  /// + 1) * heads_kv / n)` and of their query heads.
   void set(std::span<const Mask> masks, void* stream = nullptr);
 
   /// Packed documents that lie in the memory of the backend: on a GPU kernels on `stream` build the lists, no host
@@ -83,7 +83,7 @@ class MaskBuffer {
   int64_t device_bytes() const { return slot_->device_bytes(); }
   int64_t host_bytes() const { return slot_->host_bytes(); }
 
-  /// As AttnBackend::forward and backward; AttnOptions::deterministic of backward() as in the capacity. Throw
+  /// Run one pass, like AttnBackend::forward and backward; AttnOptions::deterministic must be as in the capacity. Throw
   /// InvalidArgument before the first set(), and for a pass that the capacity is not for.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);

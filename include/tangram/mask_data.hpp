@@ -18,7 +18,7 @@ struct CuSeqlens {
   const void* k = nullptr;  // likewise; null: those of q
   bool is_int64 = false;
   int64_t documents = 0;
-  /// Of a document the last query sees up to the last key, each earlier one a key fewer.
+  /// Causal, aligned at the end: a document's last query sees up to its last key, each earlier query one key fewer.
   bool causal = false;
   /// Keys around that diagonal; on its right causal wins.
   Window window;

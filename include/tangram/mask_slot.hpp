@@ -74,7 +74,7 @@ struct MaskRequest {
   std::span<const LocalKvRange> local_ranges = {};
   /// The padded slot that the metadata is for: of all its parts, whatever `parts` says. Null: for exact slots.
   const class MaskSlot* into = nullptr;
-  /// Of a padded slot: of keys from here on, which no slice may show, gradients need not be stored; negative: of none.
+  /// Padded slot: number of keys whose gradients are stored; no slice may show keys behind them. Negative: all keys.
   int64_t num_keys = -1;
 };
 
@@ -83,7 +83,7 @@ class MaskMetadata {
  public:
   explicit MaskMetadata(MaskParts parts) : parts_(parts) {}
   virtual ~MaskMetadata() = default;
-  /// Those asked for, or others that such calls take.
+  /// Mask parts held: those requested, or others that the same calls accept.
   MaskParts parts() const { return parts_; }
 
  private:
@@ -102,7 +102,7 @@ class MaskSlot {
   virtual int64_t device_bytes() const { return 0; }
   /// Memory of the host that it keeps as long as it lives.
   virtual int64_t host_bytes() const { return 0; }
-  /// Of a padded slot: whether CUDA graphs that were captured with it may still be launched.
+  /// Padded slot: whether CUDA graphs that were captured with it may still be launched.
   virtual bool is_held_by_graphs() const { return false; }
   /// Throws InvalidArgument for a mask that the device has refused, as far as the host knows by now; once for each.
   /// Installing a mask and calls ask for themselves.

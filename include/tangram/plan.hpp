@@ -104,8 +104,8 @@ struct StrategyCandidate {
 
 struct Plan {
   Mask mask;
-  /// As it was asked for, except that the strategy "auto" has become the one that was chosen (see `candidates`), and
-  /// `movement`, which is Tangram's own, its default if that is another.
+  /// Requested config, with two changes: strategy "auto" became the chosen strategy (see `candidates`), and `movement`,
+  /// which only Tangram's own strategy has, its default for other strategies.
   DistAttnConfig config;
   /// What `config.dispatch` came to; kAuto only where the dispatches were given, or hybrid_cp sharded documents.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
@@ -181,7 +181,7 @@ struct GridCall {
 };
 /// Throws InvalidArgument for a plan without a grid.
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call);
-/// The same for a plan in which queries move, from the rows in its tables; see docs/design/movement.md. Throws
+/// Traffic of a plan with QO communication, from the rows in its tables; see docs/design/movement.md. Throws
 /// InvalidArgument for another plan.
 GridTraffic movement_traffic(const Plan& plan, const GridCall& call);
 /// Whether a forward pass of a plan in which queries move leaves the fetched q, k and v to the backward pass: the

@@ -51,7 +51,7 @@ class RankOfChunk {
     }
   }
 
-  /// Of neighbours with different ranks; they cover the chunks.
+  /// Runs of consecutive chunks of one rank; neighbours have different ranks, and the runs cover all chunks.
   std::span<const OwnedChunks> runs() const { return runs_; }
   /// The index of the run of a chunk. O(log runs).
   size_t run_of(int64_t chunk) const {

@@ -31,7 +31,7 @@ struct StrategyPrediction {
   double forward_bytes = 0;
   double backward_bytes = 0;
   double between_bytes = 0;  ///< the part that crosses nodes, both passes
-  /// Of the network card that sends or receives most, both passes; of Tangram's own plans, else 0.
+  /// Bytes of the network card that sends or receives most, both passes; 0 for other strategies than Tangram's own.
   double busiest_card_bytes = 0;
   double max_rank_bytes = 0;  ///< largest of one rank, both passes
   int64_t kv_rows_moved = 0;  ///< K/V rows in the forward pass, where K/V is what moves; else 0

@@ -26,7 +26,7 @@ struct SocketGroupConfig {
   std::string secret;
   /// Bounds the wait for all ranks alone; 0: timeout_s.
   double setup_timeout_s = 0;
-  /// Of rank 0 with `tcp:`: a socket that listens there already, so that no other process can take the port after
+  /// Rank 0 with `tcp:`: a socket that listens at the address already, so that no other process can take the port after
   /// its address was given out. The group takes it over and closes it. -1: none.
   int listener = -1;
 };
