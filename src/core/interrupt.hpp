@@ -27,7 +27,7 @@ inline constexpr std::chrono::milliseconds kInterruptInterval{100};
 
 /// Asks the hook. If the hook throws, runs the actions of this thread's OnInterrupt, the latest first, then rethrows.
 void check_interrupt();
-/// The same in destructors: the error is postponed.
+/// check_interrupt() for destructors: keeps the error for the next check_interrupt().
 void postpone_interrupt() noexcept;
 
 /// For loops: asks the hook when kInterruptInterval has passed since it last did, or since it was made.

@@ -52,7 +52,7 @@ bool is_upright(const AttnSlice& slice) {
 // Joins disjoint a and b into `joined` if their union is one slice: iff nothing else fits into the enclosing one.
 bool try_join(const AttnSlice& a, const AttnSlice& b, AttnSlice& joined) {
   if (is_upright(a) && is_upright(b) && a.q_range != b.q_range && a.k_range != b.k_range) return false;
-  // Of the same rows, with a key between them.
+  // Slices of the same rows with a gap of keys between them.
   if (a.q_range == b.q_range && (a.k_range.end < b.k_range.begin || b.k_range.end < a.k_range.begin)) return false;
   joined = enclosing(a, b);
   return area(joined) == area(a) + area(b);
