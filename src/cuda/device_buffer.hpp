@@ -12,8 +12,7 @@
 
 namespace tangram::cuda {
 
-/// Of the current device, for copies to it: nothing else is put there, so that they wait for no kernel. Throws
-/// CudaError.
+/// Upload stream of the current device. It has copies alone, so that they wait for no kernel. Throws CudaError.
 cudaStream_t upload_stream();
 
 /// Copies `bytes` of host memory to memory of the current device; the copy has ended on return, for kernels on any

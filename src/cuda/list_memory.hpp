@@ -59,11 +59,11 @@ class ListMemory {
  public:
   /// Larger lists, of more than two million rows, are allocated by themselves, and copied by a call that waits.
   static constexpr size_t kMostBytes = size_t{32} << 20;
-  /// Of blocks that were given back: so many, or eight of the largest, may wait for their readers, and so many more be
-  /// free.
+  /// Bytes of released blocks that may wait for their readers (or eight of the largest block), and as many again that
+  /// may be free.
   static constexpr size_t kMostKeptBytes = size_t{64} << 20;
 
-  /// Of the current device. Throws CudaError.
+  /// List memory of the current device. Throws CudaError.
   static ListMemory& of_current_device();
 
   ListMemory() = default;
