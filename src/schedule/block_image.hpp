@@ -59,7 +59,7 @@ class BlockImageLayout {
   BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu,
                    const std::optional<ForwardTiles>& forward = std::nullopt, bool may_rest = true);
 
-  /// Of the largest image.
+  /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
   /// What the host makes of a mask; throws InvalidArgument for one whose tiles do not see groups of keys, named.
@@ -88,12 +88,12 @@ class BlockImageLayout {
   const KeyImage& keys() const { return keys_; }
   /// What sizes of blocks must be multiples of.
   int64_t block_multiple() const;
-  /// Of the forward pass (0), and of the backward one (1).
+  /// Query tiles of the forward pass (`pass` 0), key tiles of the backward pass (1).
   const RegularTiles& tiles(int pass) const { return tiles_[pass]; }
   int64_t num_tiles(int pass) const { return tiles_[pass].count(); }
   /// Groups of query heads that share tiles.
   int num_head_groups() const { return num_head_groups_; }
-  /// Of them those for which work tiles are listed: all, or one that stands for all.
+  /// Head groups whose work tiles are listed: all, or one that stands for all.
   int listed_head_groups() const { return capacity_.head_groups > 1 ? num_head_groups_ : 1; }
   int64_t num_work_tiles(int pass) const { return num_tiles(pass) * listed_head_groups(); }
   /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.

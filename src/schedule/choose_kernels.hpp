@@ -22,8 +22,8 @@ namespace tangram::schedule {
 
 /// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
 int packed_heads(const AttnShape& shape);
-/// The same of tiles of the forward pass, where some kernels take any number that divides those heads: as many as leave
-/// few rows of a tile unused.
+/// Packed query heads of forward tiles. Some kernels take any divisor of the heads of a K/V head: as many as leave few
+/// rows of a tile unused.
 int packed_heads(const KernelTable& kernels, const AttnShape& shape, ForwardWorkTiles work_tiles);
 /// The work tiles of the forward kernels for this shape that do not gather.
 ForwardWorkTiles plain_work_tiles(const KernelTable& kernels, const AttnShape& shape);
@@ -47,7 +47,7 @@ TileList list_forward_tiles(std::span<const AttnSlice> slices, const AttnShape& 
 ForwardLists choose_forward(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu,
                             std::span<const KeyReadyFlag> ready_flags = {});
-/// Of one mask, and of its tile list for kernels that do not gather.
+/// Forward lists of one mask, from its tile list for kernels that do not gather.
 ForwardLists choose_forward(TileList tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu);
 
@@ -57,11 +57,12 @@ struct PaddedChoice {
   ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain;
   TileShape tile;         ///< of the forward pass
   MaskCapacity capacity;  ///< of the lists
-  // Of blocks: whether the forward kernel gathers runs, and whether backward kernels are KV-stationary.
+  // Block-sparse masks: whether the forward kernel gathers runs, and whether backward kernels are KV-stationary.
   bool gathers = false;
   bool kv_stationary = false;
 };
-/// Of the capacity alone. Throws InvalidArgument for blocks of head dims that no kernel gathers.
+/// Kernel choice of a padded slot, a function of the capacity alone. Throws InvalidArgument for blocks of head dims
+/// that no kernel gathers.
 PaddedChoice choose_padded(const AttnShape& shape, const MaskCapacity& capacity, const KernelTable& kernels,
                            const GpuModel& gpu);
 

@@ -24,14 +24,14 @@ struct Extents {
   std::vector<Extent> of_keys;
   std::vector<size_t> work_tile;  ///< the indices of these work tiles in their tile list
   std::vector<size_t> order;      ///< the schedule: indices into of_keys, longest first unless keys are awaited
-  /// The same indices by what shares queries (documents), those with the longest work tile first, and in each longest
-  /// first; and where in this vector each group ends.
+  /// Indices grouped by shared queries (documents): group with the longest work tile first, longest first in each.
+  /// group_ends: end of each group.
   std::vector<size_t> by_group;
   std::vector<size_t> group_ends;
 };
-/// Of work tiles in the order of their keys.
+/// Extents of work tiles that are in the order of their keys.
 Extents make_extents(std::vector<Extent> of_keys);
-/// Of a transposed tile list; fills `work_tile`.
+/// Extents of a transposed tile list; fills `work_tile`.
 Extents measure_extents(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles);
 
 /// See is_scattered and are_unequal (tile_schedule_heuristic.hpp): of all work tiles, what they visit, and the tiles

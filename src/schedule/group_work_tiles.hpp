@@ -31,7 +31,7 @@ struct alignas(16) GroupWorkTile {
   friend bool operator==(const GroupWorkTile&, const GroupWorkTile&) = default;
 };
 
-/// Of one key: a bit for each packed row of the work tile, row r being query row r / pack.
+/// Visibility of one key: a bit for each packed row of the work tile, row r being query row r / pack.
 struct alignas(16) RowBits {
   uint32_t words[4];
 };

@@ -143,7 +143,7 @@ class TileJoiner {
     }
   }
 
-  /// Of equal length those at the same place of their masks together.
+  /// Sorts by length; equal lengths by their place in their masks.
   void schedule_section(size_t begin, size_t end) {
     struct Place {
       int64_t steps;
@@ -236,7 +236,7 @@ class WorkJoiner {
   }
 
  private:
-  /// Of deterministic calls. Queries, dout and sums of dq of a head are what work tiles share
+  /// Masks per section of deterministic calls. Queries, dout and sums of dq of a head are what work tiles share
   /// (ScheduleCandidate::cached).
   static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu) {
     const auto num_masks = static_cast<int>(transposed.size());
@@ -330,8 +330,8 @@ class WorkJoiner {
     return work_tiles;
   }
 
-  /// Of deterministic calls, where the work tiles of a mask wait for each other in the order in which it alone is
-  /// scheduled: sections of masks.
+  /// Schedule of deterministic calls, in which the work tiles of a mask wait for each other in the order in which it
+  /// alone is scheduled: sections of masks.
   std::vector<WorkTile> schedule_in_turns() {
     int32_t accum_tiles = 0;
     std::vector<Queue> queues;

@@ -31,7 +31,7 @@ struct KeyTileSchedule {
   int32_t heads_q = 1, heads_kv = 1, masks = 1;
 
   TANGRAM_HOST_DEVICE int32_t num_work_tiles() const { return num_tiles * heads_kv * head_splits; }
-  /// Those of a tile of one mask.
+  /// Work tiles of one key tile of one mask.
   TANGRAM_HOST_DEVICE int32_t work_tiles_of_tile() const { return heads_kv / masks * head_splits; }
   /// Where the i-th of them is scheduled; `before`: tiles of the mask with more to do, or as much and earlier keys.
   TANGRAM_HOST_DEVICE int64_t place(int32_t mask, int32_t i, int64_t before) const {

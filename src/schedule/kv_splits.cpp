@@ -25,7 +25,7 @@ constexpr double kWantedGain = 1.25;
 constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostWorkTiles = 2;
 constexpr int64_t kMostParts = 6;  // per multiprocessor
-// Of masks with more work tiles only the last ones are cut, where the last wave is far from full.
+// If a mask has more work tiles, only the last ones are split, and only if the last wave is far from full.
 constexpr int64_t kMostWorkTilesOfLast = 40;
 constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;

@@ -40,7 +40,7 @@ struct PartList {
 /// Cuts each work tile into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
 /// multiples of block_n from the begin of a run, so that there are no more steps than before.
 PartList cut_work_tiles(const TileList& tiles, int64_t max_steps);
-/// The same, work tile i into num_parts[i] parts.
+/// Cuts work tile i into num_parts[i] parts.
 PartList cut_work_tiles(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
 /// The work tiles in parts if that is much faster, by a simulation of the schedule and of the cost of combining parts;

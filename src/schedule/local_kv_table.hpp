@@ -33,7 +33,7 @@ struct alignas(16) GranuleRange {
 /// keys. Throws InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
-/// The same table in memory of the host, aligned to 16, for calls whose ranges change under them
+/// Local K/V table in host memory, aligned to 16, for calls whose ranges change between launches
 /// (AttnForwardArgs::local_kv_table), and its bytes for `seqlen_k` keys.
 int64_t local_kv_table_bytes(int64_t seqlen_k);
 void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k, std::byte* to);

@@ -24,7 +24,7 @@ constexpr int64_t kRunsPerTile = 2, kSegmentsPerRun = 8, kSegmentsPerTile = 112;
 
 int64_t tiles_of(int64_t rows, int block) { return (rows + block - 1) / block; }
 
-/// Of a slice of up to 128 rows, wherever it begins, and some more.
+/// Runs of a slice of up to 128 rows, wherever it begins, with reserve.
 int64_t runs_of_slice(int block) { return tiles_of(128, block) + 3; }
 
 /// Places one array behind the other, each aligned.

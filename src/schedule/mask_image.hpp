@@ -26,7 +26,7 @@ class ImageLayout {
   ImageLayout(const AttnShape& shape, const TileShape& forward, const TileShape& backward,
               const MaskCapacity& capacity);
 
-  /// Of the largest image.
+  /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
   /// Throws InvalidArgument, naming what is too much, unless the lists fit: those of a pass for which the capacity is

@@ -40,8 +40,8 @@ class Multiprocessors {
   double end_ = 0;
 };
 
-/// The same where all times are whole numbers, for many equal work tiles at once: what is free when is counted in a
-/// ring of times, of which the last is `farthest` after the first one free.
+/// Multiprocessors whose times are whole numbers, for many equal work tiles at once. A ring counts how many are free at
+/// each time, from the first free one to `farthest` after it.
 class CountedMultiprocessors {
  public:
   CountedMultiprocessors(int num_sms, int64_t farthest)

@@ -15,7 +15,7 @@ namespace tangram::schedule {
 /// anew at a row at which it falls apart when the rows behind it then need fewer tiles, or fill one.
 std::vector<int32_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
                                  bool follows_mask);
-/// The same that begin anew every so many rows.
+/// Begins of tiles that begin anew every `every` rows.
 std::vector<int32_t> tile_begins_anew(int64_t num_rows, int64_t block, int64_t every);
 
 }  // namespace tangram::schedule

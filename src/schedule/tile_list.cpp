@@ -133,7 +133,7 @@ class Builder {
       const int64_t full_begin = std::max(k_begin, row_end - 1 + slice.min_diag);
       const int64_t full_end = std::min(k_end, row_begin + 1 + slice.max_diag);
       const bool has_full = full_begin < full_end;
-      // As fill_closed_form has them.
+      // Bounds as in fill_closed_form.
       const bool min_binds = slice.min_diag > k_begin - (row_end - 1),
                  max_binds = slice.max_diag < k_end - 1 - row_begin;
       TileRange run;

@@ -97,7 +97,7 @@ void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSche
       for (size_t at = first; at < last; ++at) visit(order[at], begin, end, head_splits);
     }
   };
-  // The same in pieces by length.
+  // Schedule in head splits by length.
   struct Tile {
     size_t at, i;
     int head_splits;
@@ -149,8 +149,8 @@ void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSche
   visit_tiles(0, order.size(), how.head_splits, how.heads_in_l2, how.last_wave_heads);
 }
 
-/// The same work tile by work tile: visit(index into of_keys, KV head, piece, pieces of this work tile); one without
-/// steps is one piece.
+/// Visits work tiles in order: visit(index into of_keys, KV head, head split, head splits of this work tile). A work
+/// tile without steps has one head split.
 template <typename Visit>
 void for_each_work_tile(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {
   for_each_tile_span(extents, num_heads_kv, how, [&](size_t i, int first, int last, int head_splits) {

@@ -40,7 +40,7 @@ struct ScheduleCandidate {
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
   bool by_document = false;
-  /// As search_l2_tile_schedule: `head_splits` and `heads_in_l2` follow. Measured on nested work tiles.
+  /// Candidate of search_l2_tile_schedule: `head_splits` and `heads_in_l2` follow. Measured on nested work tiles.
   bool cached = false;
   double most_share = 0;     ///< unless 0: max_steps, as a share of what every multiprocessor does; ignores head_splits
   double share_of_rest = 0;  ///< with most_share, unless 0: pieces up to this share of what is left for each of them
@@ -140,13 +140,13 @@ inline Quickest search_l2_tile_schedule(const Setting& in) {
   };
   for (int head_splits = std::max(group / 2, 1); head_splits > 0; --head_splits) {
     if (!can_cut(group, head_splits)) continue;
-    // Of fewer pieces only those of which one fits.
+    // With fewer splits, only candidates of which one split fits into L2.
     if (!offers.empty() && (head_splits == 1 || unevenly || heads * head_splits < group)) break;
     const int all = in.shape.num_heads_kv * head_splits;
     const auto fitting = [&](double so_many) {
       return static_cast<int>(std::clamp(so_many * head_splits / group, 1.0, static_cast<double>(all)));
     };
-    // Of which the last is about as long as the others.
+    // Sections whose last is about as long as the others.
     const auto even = [&](int sections) { return (all + sections - 1) / sections; };
     const int most = fitting(heads), largest = even((all + most - 1) / most);
     offer(head_splits, largest);

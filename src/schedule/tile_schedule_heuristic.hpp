@@ -83,11 +83,10 @@ struct ScatteredPieces {
   int32_t most = 1;
 };
 
-/// Of smaller heads one, else two, and more as long as queries, dout and sums of dq of a piece are more than three
-/// times what the L2 cache holds: multiprocessors are at any of its tiles at a time, so that much comes from memory.
-/// Where memory is slower than an H200's, as an H100's, that is seen with few rows already if work tiles are unequal,
-/// since these do not keep step, or scheduled by length; then smaller pieces are worth their joining
-/// (docs/devlog/2026-11-26-block-masks.md).
+/// Head splits of scattered work tiles: one for small heads, else two. More while q, dout and dq sums of a split exceed
+/// three times the L2 cache: multiprocessors work at any of its tiles, so much of it comes from memory. If memory is
+/// slower than an H200's (an H100's), unequal work tiles or those scheduled by length show it with few rows already;
+/// then smaller splits are worth their join (docs/devlog/2026-11-26-block-masks.md).
 TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes,
                                                                bool slow_memory) {
   constexpr int kMost = 8;

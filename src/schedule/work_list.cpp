@@ -152,7 +152,7 @@ WorkTile make_work_tile(const MaskTile& tile, const std::vector<uint64_t>& cover
   return work_tile;
 }
 
-/// Of every key tile, by index into of_keys, what its work tiles have in common.
+/// For every key tile, by index into of_keys: the fields that its work tiles share.
 std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& extents,
                                           const std::vector<uint64_t>& covered_keys) {
   std::vector<WorkTile> work_tiles;

@@ -22,7 +22,7 @@
 namespace tangram::schedule {
 
 struct WorkList {
-  /// Of default calls, or, of BackwardCalls::kDeterministic, of deterministic ones.
+  /// Work tiles of default calls, or of deterministic calls if BackwardCalls::kDeterministic.
   std::vector<WorkTile> work_tiles;
   /// BackwardCalls::kBoth: as deterministic calls are scheduled; empty: as `work_tiles`.
   std::vector<WorkTile> deterministic_work_tiles;

@@ -11,7 +11,7 @@
 
 namespace tangram::schedule::builder {
 
-/// Of the memory to work in, which begins as zeros.
+/// Bytes of the builder's workspace, which must begin as zeros.
 size_t block_build_bytes(const BlockImageLayout& image);
 
 /// With these two pieces of memory, aligned to 256.

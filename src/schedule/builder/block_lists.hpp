@@ -93,7 +93,7 @@ TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const B
   return {begin, build.tiles[pass].begin(tile + 1), mask * lists.lines_per_mask + begin / lists.block};
 }
 
-/// Those of a line.
+/// The tiles of one line of blocks.
 struct TilesOfLine {
   int32_t first = 0, end = 0;
 };
@@ -413,7 +413,7 @@ TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& 
   });
 }
 
-/// Of each head group: as many as the pass with more tiles has.
+/// Work-tile parts of each head group: as many as the pass with more tiles has.
 TANGRAM_HOST_DEVICE inline int32_t work_tile_parts(const BlockBuild& build) {
   return most(build.num_tiles[0], build.num_tiles[1]);
 }

@@ -81,7 +81,7 @@ TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   return num_groups;
 }
 
-/// As choose_direction; heads_innermost: whether neighbours begin at the same tile.
+/// Walk that choose_direction chooses; heads_innermost: whether neighbours begin at the same tile.
 template <class Team>
 TANGRAM_HOST_DEVICE Walk direction_of(const Team& team, const Tile* tiles, int32_t count) {
   int64_t ascending = 0, descending = 0, pairs = 0, same_first = 0, same_end = 0;

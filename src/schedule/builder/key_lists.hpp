@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Of the image of chosen blocks (block_lists.hpp) the lists that a KV-stationary backward pass reads. A column is a
+// Lists of the image of block-sparse masks (block_lists.hpp) that a KV-stationary backward pass reads. A column is a
 // block of keys of one head group; a second bitmap says which blocks of queries see it. Its tiles of 128 keys visit the
 // same runs of them, but for the diagonal of causal blocks.
 #pragma once
@@ -39,7 +39,7 @@ struct BlockColumns {
   bool causal = false;
   int32_t per_mask = 0, words_per_column = 0;
 
-  /// Of a column, without blocks that the diagonal hides.
+  /// One word of a column, without blocks that the diagonal hides.
   TANGRAM_HOST_DEVICE uint32_t bits(const KeyBuild& build, int32_t column, int32_t word) const {
     const uint32_t all = build.words[int64_t{column} * words_per_column + word];
     const int32_t diagonal = column % per_mask - word * 32;  // its bit

@@ -58,11 +58,11 @@ struct Tile {
   int32_t first_piece = 0, num_head_splits = 0;
   int32_t num_runs = 0;
   bool whole = true;  ///< every piece has all rows of the tile, so that each is a run
-  // Of the backward pass: query tiles that its runs visit, see Extent.
+  // Backward pass: query tiles that the runs of a key tile visit, see Extent.
   int32_t count = 0, first = 0, end = 0;
 };
 
-/// Of one pass. Rows are queries, or keys in the backward pass.
+/// Input and output of one pass. Rows are queries, or keys in the backward pass.
 struct Pass {
   int32_t num_rows = 0, num_keys = 0;
   int32_t block_rows = 0, block_keys = 0;

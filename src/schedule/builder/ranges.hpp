@@ -178,7 +178,7 @@ TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, i
   const Pass& pass = build.passes[side];
   const Slice slice = pass.slices[at];
   const int32_t row = slice.row_begin;
-  // Those before it, from the first on of which one reaches down to this row.
+  // Calls `body` for ranges before this one, from the first that reaches down to this row.
   const auto for_each_above = [&](int32_t least_end, const auto& body) {
     const int32_t first = first_of(at, [&](int32_t i) { return pass.ends[i] >= least_end; });
     for (int32_t i = first + team.rank(); i < at; i += team.size()) body(i);
