@@ -31,7 +31,7 @@ Dispatch dispatch_keys(const Mask& mask, const Dispatch& q_dispatch, const DistA
 /// Rows of a chunk when the planner chooses: 128, 64 or else the largest divisor of `rows_per_rank` below.
 int64_t finest_chunk_size(int64_t rows_per_rank);
 
-/// The same map with the largest chunks that can express it.
+/// The same assignment of rows to ranks with the largest chunks that can express it.
 Dispatch coarsened(const Dispatch& dispatch);
 
 // The published algorithms. `areas` has a multiple of `cp_size` entries; the result is the rank of each chunk.
@@ -70,7 +70,7 @@ struct NodeDispatch {
   double tolerance = 0;  ///< of areas
   int64_t max_work = 0;  ///< of the search, in nanoseconds
 };
-/// The same for the rows of a node, by one short search: what its ranks lack of each other costs little.
+/// Assigns the rows of a node to its ranks, by one short search: transfers inside a node cost little.
 Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& config);
 
 }  // namespace tangram

@@ -86,7 +86,7 @@ struct Round {
 };
 constexpr Round kRounds[] = {{0.35, 4}, {0.3, 2}, {0.35, 1}};
 constexpr Round kOneRound[] = {{1, 1}};
-// Of so many blocks most are small, and whichever way they are packed the search brings them in line.
+// If there are so many blocks, most are small, and the search improves any packing to about the same result.
 constexpr size_t kManyBlocks = 2000;
 
 constexpr int64_t kMaxChunks = 1 << 20;

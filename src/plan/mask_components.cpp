@@ -18,7 +18,7 @@ MaskComponents::MaskComponents(std::span<const AttnSlice> slices, int64_t chunk_
 
 namespace {
 
-/// Of the rows and keys of slices that are connected.
+/// Hull of the rows, and of the keys, of connected slices.
 struct Hull {
   Range rows;
   size_t first_slice;

@@ -70,7 +70,7 @@ class MaskComponents {
   void find(std::span<const AttnSlice> slices, int num_chunks);
   bool is_monotone(const MaskComponent& component) const;
   void collect_keys();
-  /// Of the chains of a component; 0 where chunks see many intervals.
+  /// Number of lines in the chains of a component; 0 if chunks see many intervals.
   size_t num_lines(const MaskComponent& component) const;
   void collect_chains(const MaskComponent& component);
   void collect_cells(MaskComponent& component);
@@ -89,9 +89,9 @@ class MaskComponents {
   // Keys of a chunk in a component that is not monotone: keys_[entries_[e], entries_[e + 1]), sorted, free of overlap.
   std::vector<size_t> entries_;
   std::vector<Range> keys_;
-  /// Of components in which no chunk sees more than a few intervals: line k has the k-th interval of every chunk, empty
-  /// where there is none. From chunk to chunk up to `last` (counted from MaskComponent::first) both its ends only grow
-  /// and no gap is left, or there is none: what a run of chunks sees of a line follows from the first and the last.
+  /// Chains, for components in which no chunk sees more than a few intervals. Line k has the k-th interval of every
+  /// chunk, or an empty one. From chunk to chunk up to `last` (counted from MaskComponent::first) both ends only grow
+  /// and leave no gap, or all are empty. So the first and the last chunk tell what a run of chunks sees of a line.
   struct Link {
     Range keys;
     int last = 0;

@@ -83,7 +83,7 @@ class PackExchange {
   const std::vector<Part>& parts() const { return parts_; }
   /// Rows that move, and what cuts inside a tile cost beside.
   double price() const { return price_; }
-  /// Of that, for rows that are no whole tile: about the same however documents are assigned.
+  /// Part of price() for rows that are no whole tile: about the same for any assignment of documents.
   double price_of_rest() const { return price_of_rest_; }
 
  private:

@@ -56,8 +56,8 @@ void PackSearch::price_ranks() {
   for (size_t rank = 0; rank < rows_.size(); ++rank) price_of_rank_[rank] = price_of(rows_[rank], area_[rank]);
 }
 
-// Of a document, each rank but that with the last row lacks rows up to its own last one, or holds them: so together
-// they lack, or would without cuts, as many rows as these ends add up to (pack_exchange.hpp).
+// Each rank of a document needs the rows up to its own last row. So the sum of these ends is the number of rows that
+// ranks lack or hold, without cuts (pack_exchange.hpp).
 double PackSearch::price_of_document(const AssignedDocument& document) const {
   double price = 0;
   uint32_t seen = uint32_t{1} << document.rank_of(document.count - 1);

@@ -103,7 +103,7 @@ class PackSearch {
   std::span<Move> moves() { return {moves_.data(), num_moves_}; }
 
   void set_prices(double row, double area);
-  // Of rows too many or too few, and of area above what is allowed, in rows that move.
+  // Prices, in moved rows, of a row too many or too few and of area above the limit.
   double price(double off, double excess) const {
     const double missed = std::abs(off);
     const double far = std::max(0.0, missed - near_rows_);

@@ -183,7 +183,8 @@ class Refiner {
   std::vector<int64_t> area_of_;
   std::vector<int64_t> chunks_of_;
   std::vector<int64_t> rows_;  // remote rows of each component
-  // Of each rank in a component that keeps_rank_rows(), so that a move counts those of its two ranks alone; else empty.
+  // Remote rows of each rank in a component that keeps_rank_rows(), so that a move recounts its two ranks alone; else
+  // empty.
   static constexpr int64_t kUnknown = -1;
   std::vector<std::vector<int64_t>> rank_rows_;
   std::vector<size_t> split_;    // components that have some

@@ -118,7 +118,7 @@ void Refiner::release() {
       int begin = list_[run].begin;
       int end = list_[run].end;
       if (chunks > 0 && end - begin > chunks && (sample & 1) == 0) {
-        // As much as there is too much.
+        // Takes as much as there is too much.
         if (random() % 2 == 0) {
           end = begin + static_cast<int>(chunks);
         } else {

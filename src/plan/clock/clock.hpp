@@ -48,7 +48,7 @@ struct RankTime {
 };
 /// The rank with the largest total; of several the first.
 RankTime slowest_of(std::span<const RankTime> times);
-/// Of both passes of the slowest ranks.
+/// Predicted time of a plan, from the slowest rank of each pass.
 PredictedTime predicted(const RankTime& forward, const RankTime& backward);
 
 struct ClockEvent {

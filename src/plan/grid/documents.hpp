@@ -43,7 +43,7 @@ struct AssignedRows {
 /// group. See docs/design/strategies.md, "HybridCP". Throws InvalidArgument, as a function of make_plan, where the
 /// configuration names another way to assign rows.
 AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config);
-/// The same as the dispatches of queries and keys.
+/// Like assign_document_rows, as the dispatches of queries and keys.
 std::pair<Dispatch, Dispatch> assign_documents(const Mask& mask, const DistAttnConfig& config);
 
 }  // namespace tangram

@@ -37,7 +37,7 @@ struct SubRingLayout {
   std::vector<std::vector<SubRingPart>> parts;  ///< [level][owner]; nothing moves at level 0
   std::vector<SubRingKeys> keys;                ///< of all documents, sorted by row
 
-  /// As many as the largest sub-group in use has ranks.
+  /// Number of steps: the ranks of the largest sub-group in use.
   int num_steps() const { return levels.empty() ? 1 : levels.back().ranks; }
   bool moves(size_t level, int step) const { return step < sizes[level]; }
   /// The rank `distance` places further in the ring of `level`.
@@ -84,7 +84,7 @@ struct SubRingLoad {
   int64_t rows = 0;       ///< of the K/V buffer, where it is not the shard
   int64_t rows_home = 0;  ///< whose gradients come home afterwards
 };
-/// Of every rank, in the order of steps.
+/// Loads of every rank, in the order of steps.
 using SubRingLoads = std::vector<std::vector<SubRingLoad>>;
 SubRingLoads count_sub_ring_loads(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
                                   int cp_size);

@@ -106,7 +106,7 @@ class ExtraBytes {
 
  private:
   static int64_t own_keys(const MovementRank& rank) { return rank.kv_rows - rank.remote_kv_rows; }
-  // Of the shard: slices of a row lie side by side, so that no more rows are seen than their hull has.
+  // Rows of the shard: slices of a row lie side by side, so that no more rows are seen than their hull has.
   static int64_t own_rows(const MovementStage& stage) {
     Range all;
     for (const AttnSlice& slice : stage.own_slices) all = hull(all, slice.q_range);

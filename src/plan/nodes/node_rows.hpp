@@ -26,14 +26,14 @@ struct NodePiece {
 
   friend bool operator==(const NodePiece&, const NodePiece&) = default;
 };
-/// Of each node, sorted by global row, free of overlap.
+/// Rows of each node, sorted by global row, without overlap.
 using NodeRows = std::vector<std::vector<NodePiece>>;
 
 /// The pieces that each node needs, on the rails of their owners. O(slices × nodes that share them + pieces).
 NodeRows node_rows(const Mask& mask, const std::vector<OwnedRun>& q_runs, const std::vector<OwnedRun>& k_runs,
                    const NodeShape& nodes);
 
-/// The same from the keys that each rank needs ([ranks], sorted, free of overlap), where they are known.
+/// Node rows from the keys that each rank needs ([ranks], sorted, without overlap), if they are known.
 NodeRows node_rows(const std::vector<std::vector<Range>>& needed, const std::vector<OwnedRun>& k_runs,
                    const NodeShape& nodes);
 

@@ -19,12 +19,12 @@ namespace tangram {
 inline constexpr int64_t kArenaUnit = 16;
 
 struct ArenaLayout {
-  /// Of each region, in bytes from the begin of the arena or of the work; -1 of those that take no memory.
+  /// Offset of each region in bytes, from the begin of the arena or of the work memory; -1: takes no memory.
   std::vector<int64_t> offsets;
   int64_t arena_bytes = 0;
   int64_t work_bytes = 0;
-  /// Of each cast whether it returns partial results to kReturned, and its number among those that do or do not, in the
-  /// order in which they begin: the stage of a pass.
+  /// Stage of each group-cast: whether it returns partial results to kReturned, and its number among the casts that do
+  /// or do not, in the order in which they begin.
   struct Stage {
     bool returns = false;
     int number = 0;

@@ -70,7 +70,7 @@ struct ProgramTarget {
   /// not, and every block has memory of its own.
   int ring_buffer_steps = -1;
 
-  // Of a stream that runs a plan that moves K/V alone. All rows are sent for at once.
+  // Attention calls of K/V plans that run on a stream; all rows are requested at once.
   KeyCalls forward_calls = KeyCalls::kByStage;
   KeyCalls backward_calls = KeyCalls::kByStage;
   /// Calls can read own keys where they lie, in ranges that are longer than two borders, of which only the borders

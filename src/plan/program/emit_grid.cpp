@@ -37,7 +37,7 @@ struct Chunk {
   int cast_in = -1, cast_back = -1;
 };
 
-/// Of `[rows, sinks, heads]` one value a row and head: those of sink `sink`.
+/// One value a row and head of `[rows, sinks, heads]`: those of sink `sink`.
 FloatRef one_sink(const FloatRef& all, int64_t num_sinks, int64_t sink) {
   return {all.memory, all.offset + sink * (all.stride / num_sinks), all.stride, all.region};
 }
@@ -70,7 +70,7 @@ class PassWriter {
   }
   int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
 
-  /// Of the heads of a chunk.
+  /// Adds the group-cast that exchanges the heads of a chunk.
   int add_exchange(std::vector<GroupCastTensor> items, bool results, size_t number) {
     return writer_.add_cast(
         {.items = std::move(items), .results = results, .step = static_cast<int>(number), .exchanges_heads = true});

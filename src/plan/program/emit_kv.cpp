@@ -33,7 +33,7 @@ class KvWriter {
   PairRef make_kept(const Stage& stage);
   /// Makes the buffer and the casts of the stages from 1 on; the last one's rows may be kept instead.
   void add_casts(const std::vector<Stage>& stages, bool kept);
-  /// The same on a stream, where all rows may be kept. Begins the casts.
+  /// Begins the casts of a stream, which may keep all rows.
   void open(const std::vector<Stage>& stages, bool keeps, bool kept);
   /// `op` needs the keys of the stages of a call.
   void await(const KeyCall& call, const std::vector<KeyReadyFlag>& late, AttendOp& op);

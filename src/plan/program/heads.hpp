@@ -37,8 +37,8 @@ class HeadMoves {
   void unpack(ProgramWriter& writer, const TensorRef& all, const TensorRef& landed, HeadRange chunk,
               const TensorRef& shard, std::vector<RowSumOp>& copies) const;
 
-  /// The same for one float32 value a row and head: a part for each rank moves, filled up to whole units. `landed`
-  /// gets the parts, from which `unpack_floats` makes rows of the group.
+  /// Exchanges one float32 value a row and head: each rank gets a part, padded to whole units. `landed` receives the
+  /// parts; `unpack_floats` makes rows of the group from them.
   GroupCastTensor pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, TensorRef& landed) const;
   void unpack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, const TensorRef& landed,
                      const FloatRef& all) const;

@@ -30,10 +30,10 @@ bool reads_shard(const Plan& plan);
 /// The rank's own rows in ranges as long as they get: rows of the K/V buffer that are neighbours in the shard too.
 std::vector<LocalKvRange> own_local_ranges(const RankPlan& rank, int self);
 
-/// Which rows of the shard `stretches` are, joined.
+/// Rows of the shard in `local_ranges`, joined.
 std::vector<Range> rows_of(const std::vector<LocalKvRange>& local_ranges);
 
-/// Those of `own` of which more than the borders would be spared.
+/// Ranges of `own` that are longer than their halos, so that reading them in place spares copies.
 std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border);
 
 /// What of `own` must be copied when `read` are read where they lie: the borders of those, and all others.

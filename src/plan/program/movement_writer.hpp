@@ -27,7 +27,7 @@ struct Operand {
   TensorRef own, sent;
 };
 
-/// Of a tensor of dim 1 with all of its heads.
+/// FloatRef of a tensor of dim 1 with all of its heads.
 inline FloatRef floats_of_rows(const TensorRef& ref) {
   return {ref.memory, ref.first_row * ref.heads, ref.heads, ref.region};
 }
@@ -111,7 +111,7 @@ class MovementWriter {
   Operand operand(const TensorRef& given, bool fetched, bool lent, std::vector<RowSumOp>& copies);
   /// By groups, in `result` where there are several.
   TensorRef grouped(const TensorRef& given, const TensorRef& result, std::vector<RowSumOp>& copies);
-  /// Of floats, one for each row and head.
+  /// Operand of floats, one for each row and head.
   Operand float_operand(const TensorRef& own);
   TensorRef grouped_lse();
   /// Between the lse of all heads and one by groups.

@@ -125,7 +125,7 @@ struct GroupCast {
   /// of `target` that it names as sent, in rank order, in float32. The targets hold something, and several casts may
   /// add to a row.
   bool adds = false;
-  /// Of a cast that adds: its tensors are out and lse of partial results, which are combined by lse instead of added.
+  /// Group-cast that adds: its tensors are out and lse of partial results, which are combined by lse instead of added.
   bool by_lse = false;
   /// Between the rows of a rank and its heads.
   bool exchanges_heads = false;

@@ -14,8 +14,8 @@
 
 namespace tangram {
 
-/// Of what `table` of each stage brings, going back. Rows of the receive buffer are taken stage by stage, within a
-/// stage by rank: in the order in which parts are added.
+/// Rows of the receive buffer of a group-reduce, which returns what each stage brought. Rows are assigned stage by
+/// stage, within a stage by rank: the order in which parts are added.
 struct RecvBufferRows {
   /// By stage: a rank's rows, as they lie where it computed, to receive rows of their owners.
   std::vector<Exchange> casts;

@@ -28,7 +28,7 @@ size_t last_step_with_work(const GridRank& rank) {
   return last;
 }
 
-/// Of each row group in its blocks' global order: rows of the sequence.
+/// Rows of the sequence of each row group, in the global order of its blocks.
 std::vector<std::vector<Range>> rows_of_groups(const GridRank& rank) {
   const Dispatch& dispatch = rank.plan.k_dispatch;
   std::vector<std::vector<Range>> groups(static_cast<size_t>(rank.grid().row_groups));

@@ -42,15 +42,15 @@ struct RowCall {
 void write_rows_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 void write_rows_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 
-// Of RowMove::kRing.
+// Operations of RowMove::kRing.
 void write_ring_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
-// Of RowMove::kSubRings.
+// Operations of RowMove::kSubRings.
 void write_sub_rings_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 
-/// Of the blocks of earlier steps whose memory no other has taken, the first that is used for the last time early
-/// enough for block `next` (NOTE [blocks of a ring], rings.cpp): each is used and sent on in its own step. -1: none is.
+/// First block of an earlier step whose memory block `next` can reuse: no other block has taken it, and its last use is
+/// early enough (NOTE [blocks of a ring], rings.cpp). Each block is used and sent on in its own step. -1: none.
 int reusable_block(const ProgramWriter& writer, const GridRank& rank, const std::vector<bool>& is_taken, size_t next);
 
 /// K and V, or their gradients.

@@ -88,7 +88,7 @@ void require_shape(const char* name, const TensorRef& ref, int64_t rows, int hea
 /// A call takes sinks, and gives their gradients, as `[rows or one, sinks, heads]` from where the reference begins.
 FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.memory, ref.offset, heads, ref.region}; }
 
-/// Of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
+/// Sinks of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
 struct Sinks {
   SymbolicMemory& memory;
   const CallShape& call;

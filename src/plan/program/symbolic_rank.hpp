@@ -46,7 +46,7 @@ struct SymbolicRank {
   void end_sends(int number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
   bool land(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks);
-  /// The same of those of `numbers` that have not ended.
+  /// Like land(), for the casts of `numbers` that have not ended.
   bool land_all(const std::vector<int>& numbers, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks);
 
  private:

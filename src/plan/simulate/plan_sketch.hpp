@@ -19,7 +19,7 @@
 
 namespace tangram::sim {
 
-/// Of Tangram's own plans.
+/// Sketch of Tangram's own plans.
 class KvSketch {
  public:
   /// `backward_stages`: remote ones; `any_remote`: some rank has remote rows.
@@ -47,7 +47,7 @@ struct GridSketch {
 /// rank would need that computes whenever another does.
 int64_t largest_peak_bytes(const GridSketch& sketch);
 
-/// The same for HybridCP.
+/// Sketch of HybridCP plans.
 struct SubRingSketch {
   const DistAttnConfig& config;
   const SubRingLayout& layout;

@@ -57,7 +57,7 @@ struct Transfer {
   double bytes() const { return inside.bytes + between.bytes; }
   Transfer& operator+=(const Transfer& other);
 };
-/// The same copies with rows of another size.
+/// Transfer with as many copies, its bytes scaled by bytes_factor.
 Transfer scaled(const Transfer& transfer, double bytes_factor);
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
 /// What a rank has of its node's network cards and of the spine where all ranks transfer at once, without relays.
@@ -90,7 +90,8 @@ struct SlowestPass {
 void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward);
 
 StrategyPrediction simulate_tangram(const SimInput& input);
-/// The same plan; rows that several ranks of a node need cross nodes once, on their owners' rails, and are passed on.
+/// Tangram's plan with relays; rows that several ranks of a node need cross nodes once, on their owners' rails, and are
+/// passed on.
 StrategyPrediction simulate_tangram_hierarchical(const SimInput& input);
 /// A plan that knows the nodes, its rows crossing once on rails that are evened.
 StrategyPrediction simulate_tangram_nodes(const SimInput& input);
