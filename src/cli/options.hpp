@@ -95,11 +95,10 @@ NamedMask load_mask(const MaskOptions& options);
 /// The constants that --machine and its companions name, or those of H200 nodes.
 MachineModel load_machine(const DistOptions& options, const HeadConfig& heads);
 
-/// Of verbs that predict and compute nothing, without --dtype: that of the machine's kernels, bf16 on GPUs, which have
-/// no others, and fp32 on CPUs.
+/// Sets the default of --dtype for verbs that only predict: bf16 for kernels of GPUs, fp32 for those of CPUs.
 void take_dtype_of_machine(DistOptions& options);
 
-/// Of a plan: refuses parameters that its strategy or movement does not have. Throws InvalidArgument.
+/// Refuses parameters of a plan that its strategy or movement does not have. Throws InvalidArgument.
 void require_effect(const DistAttnConfig& config);
 
 /// The typed configuration; throws InvalidArgument naming the option at fault.

@@ -44,7 +44,7 @@ PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& conf
 /// Reports draw what K/V do: throws InvalidArgument when `output` asks for one of queries that move.
 void require_reportable(const Plan& plan, const OutputOptions& output);
 
-/// Of which machine the predicted times are.
+/// Text that names the machine of the predicted times.
 std::string constants_text(const DistAttnConfig& config);
 
 /// `8 chunks of 128 rows`, or `124 runs, cut at any row` where chunks have one row: the planner cut where it liked.
