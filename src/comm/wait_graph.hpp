@@ -28,8 +28,8 @@ class WaitGraph {
   /// What `peer` said. What is no message of `encode` is ignored.
   void hear(int peer, std::span<const char> bytes, double now_s);
 
-  /// Of `peers`, those for whom they wait, and so on: the ones that have said nothing for half of the timeout, in
-  /// order. Empty when all wait for each other.
+  /// Ranks that have sent nothing for half of the timeout, in order, among `peers`, the ranks they wait for, and so on.
+  /// Empty if all wait for each other.
   std::vector<int> silent(std::span<const int> peers, double now_s) const;
 
  private:

@@ -49,7 +49,7 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  /// Of passes that share memory. A pass that is open beside another has memory of its own.
+  /// Areas of passes that share memory. A pass that is open beside another has memory of its own.
   std::array<SharedSlotArea, 2> recv_buffers, returns;
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
@@ -61,7 +61,8 @@ struct CopyEngineGroup {
   /// Ranks find out what each of them makes without meeting. Not where they share a GPU, which may not be given work
   /// that waits for a rank that still allocates, nor where everything is compared before rows move.
   bool agrees_later = false;
-  // Of all passes, of which one at a time is open: what waits for an event does so for what it stood for then.
+  // Events of all passes. One pass at a time is open, and a wait refers to the event's last record before it, so passes
+  // can share them.
   OwnedEvent cast_fork, return_fork, cast_join, return_join;
 
  private:

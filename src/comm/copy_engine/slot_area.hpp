@@ -82,7 +82,7 @@ class SharedSlotArea {
   /// Collective where the area must grow, before which it calls `meet`; `wanted` is alike on all ranks.
   std::shared_ptr<SlotArea> get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
                                 const std::string& label, const std::function<void()>& meet);
-  /// Of the rank's part of all slots.
+  /// Bytes of a rank's part of all slots.
   int64_t bytes(int rank) const {
     if (area_ == nullptr) return 0;
     return area_->num_slots() * area_->shape().slot_bytes[static_cast<size_t>(rank)];

@@ -25,7 +25,7 @@ struct BufferedCounts {
   int32_t num_merged = 0;       // rows
 };
 
-/// Of all that must be alike on all ranks.
+/// Hash of all fields that must be equal on all ranks.
 uint64_t hash_of(const BufferedPassSpec& spec);
 
 class BufferedImage {
@@ -33,7 +33,7 @@ class BufferedImage {
   /// Throws InvalidArgument for a spec that is not valid.
   BufferedImage(Caller caller, const BufferedPassSpec& spec);
 
-  /// Of the largest image.
+  /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
   /// Throws InvalidArgument, naming what is too much, unless the tables fit.
@@ -64,7 +64,7 @@ class BufferedImage {
                   const std::vector<int64_t>& tensor_offsets) const;
   void append_sent(std::vector<Chunk>& chunks, const BufferedTables& tables,
                    const std::vector<int64_t>& tensor_offsets) const;
-  /// As a pass over these tables alone.
+  /// Spec of a pass over these tables alone.
   DevicePassSpec pass_spec(const BufferedTables& tables) const;
 
   const Caller caller_;

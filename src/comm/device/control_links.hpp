@@ -59,7 +59,7 @@ class ControlLinks {
   void run();
   /// Puts what has changed into `out`.
   void prepare(int rank, double now_s);
-  /// Of the peers that are still connected: what has been put into `out` for all.
+  /// Notes what has been put into `out` for all connected peers as sent.
   void note_statements_sent();
   void send(int rank);
   void receive(int rank);

@@ -96,7 +96,7 @@ std::string GroupState::call_text(const cuda::WaitFailure& failure, int reporter
   const int ranks[] = {names_.number(reporter), names_.number(peer)};
   const CallFingerprint fingerprint[] = {own.value_or(CallFingerprint()), other.value_or(CallFingerprint())};
   const std::string text = differing_fields(fingerprint, ranks);
-  // Of a graph that was captured many calls ago.
+  // Empty if the graph was captured many calls ago.
   return text.empty() ? fmt::format("the calls of ranks {} and {} differ", ranks[0], ranks[1]) : text;
 }
 

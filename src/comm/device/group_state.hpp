@@ -41,7 +41,7 @@ class GroupState {
   /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.
   int add_pass(std::string_view label);
 
-  /// Of what all ranks are about to make, where they need not meet.
+  /// Agreement on an object that all ranks are about to make, without a barrier.
   ControlBlockAgreement& agreement() { return agreement_; }
 
   /// Throws what kernels or hosts reported, if anything, and what ranks made that differs.
@@ -51,7 +51,8 @@ class GroupState {
   /// From half of the time that waits have on, logs now and then what is waited for. On one thread.
   void note_wait(const cuda::WaitFailure& wait, double waited_s);
 
-  /// Of which call the epochs are that are opened from now on, as a tag for OpenedPass. By the thread that opens them.
+  /// Sets the call to which epochs opened from now on belong, as a tag for OpenedPass. Called by the thread that opens
+  /// them.
   void set_call_fingerprint(const CallFingerprint& fingerprint) {
     fingerprint_tag_ = control_block_.show_fingerprint(rank_, fingerprint);
   }

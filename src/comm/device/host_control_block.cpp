@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{20};
 
-/// Of a clock that all processes of a host share.
+/// Nanoseconds of a clock that all processes of a host share.
 uint64_t now_ns() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())

@@ -83,7 +83,7 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
   for (int i = 0; i < 8; ++i) sum[i] += values[i];
 }
 
-/// Of all blocks of the grid, the last one that calls it, with all its threads, closes the epoch.
+/// Called by all threads of every block of the grid; the last block to call it closes the epoch.
 __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   __shared__ bool is_last;
   __threadfence();

@@ -70,9 +70,9 @@ struct PassLayout {
 /// The layout of one rank; the tables must have been checked. Ranks are at most 64.
 PassLayout make_pass_layout(Caller caller, const DevicePassSpec& spec);
 
-/// Of the rows that are not in `left`: which these are, and their table. `num_before` is complemented (~) for rows of
-/// `absent`. Both ascending and disjoint. Throws InvalidArgument where a range is none of the rows, and where something
-/// comes back for a row that is left.
+/// Rows that are merged (those not in `left`) and their table. `num_before` is complemented (~) for rows of `absent`.
+/// `left` and `absent` are ascending and disjoint. Throws InvalidArgument if a range is not among the rows, or if a row
+/// of `left` has returned parts.
 struct MergedRows {
   std::vector<int32_t> rows;
   MergeTable table;

@@ -23,7 +23,7 @@ class SymmetricBlock {
   SymmetricBlock(int rank, std::vector<std::shared_ptr<Mapping>> mappings)
       : rank_(rank), mappings_(std::move(mappings)) {}
 
-  /// As this rank sees it; zeroed when allocated.
+  /// Address of this rank's part; zeroed when allocated.
   char* local() const { return peer(rank_); }
   char* peer(int rank) const { return mappings_[static_cast<size_t>(rank)]->data(); }
   size_t bytes(int rank) const { return mappings_[static_cast<size_t>(rank)]->bytes(); }

@@ -55,7 +55,7 @@ class NcclGroup {
   /// This rank opens the next epoch.
   void open(int pass);
 
-  /// Of passes that share memory (DevicePassSpec::shares_memory).
+  /// Buffers of passes that share memory (DevicePassSpec::shares_memory).
   struct Shared {
     explicit Shared(bool is_exact)
         : recv_buffers(is_exact), returned(is_exact), send_staging(is_exact), recv_staging(is_exact) {}

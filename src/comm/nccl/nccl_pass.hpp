@@ -79,7 +79,7 @@ class NcclPass final : public DevicePass {
     OwnedEvent done;
   };
 
-  /// As of CopyEnginePass.
+  /// As in CopyEnginePass: shared memory needs at most two slots.
   bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
   void take_staging();
   std::vector<Stage> name_stages(std::vector<StageMessages> stages);
