@@ -15,10 +15,10 @@ class PlanExecutor {
  public:
   virtual ~PlanExecutor() = default;
 
-  /// As DistAttention's, checks included.
+  /// Run one pass, like DistAttention::forward and backward, checks included.
   virtual void forward(const DistForwardArgs& args, void* stream) = 0;
   virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
-  /// As DistAttention's.
+  /// See DistAttention::met_peers and device_bytes.
   virtual bool met_peers() const { return true; }
   virtual int64_t device_bytes() const { return 0; }
   virtual int64_t forward_workspace_bytes() const { return 0; }

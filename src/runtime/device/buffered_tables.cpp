@@ -33,8 +33,8 @@ std::vector<KvSegment> joined_segments(const RankPlan& rank) {
   return joined;
 }
 
-/// Of all rows that the rank gets and sends. Buffers and shards are in global order, so that pieces between two ranks
-/// have one order on both.
+/// Exchange of all rows that the rank receives and sends. Buffers and shards are in global order, so that pieces
+/// between two ranks have one order on both.
 Exchange exchange_of_rank(const Plan& plan, int rank) {
   Exchange exchange;
   for (int peer = 0; peer < plan.cp_size(); ++peer) {

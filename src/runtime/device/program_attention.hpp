@@ -19,8 +19,8 @@
 namespace tangram {
 
 struct ProgramOptions {
-  /// Of out, and of dq, dk and dv (unset: the same), where heads are exchanged; elsewhere they are what the caller
-  /// gives.
+  /// Dtype of out, and of dq, dk and dv (unset: result_dtype), if heads are exchanged; else the caller's tensors
+  /// decide.
   DType result_dtype = DType::kBFloat16;
   std::optional<DType> grad_dtype = std::nullopt;
   bool with_backward = true;
@@ -63,7 +63,7 @@ class ProgramAttention {
   /// Whether they do so even then: for memory of the pass's own.
   bool meets_peers() const { return !prepares_alone() || keeps(); }
 
-  /// Of the workspace of calls, and of what is held.
+  /// Workspace bytes of a call; device_bytes: bytes that the object holds.
   int64_t forward_workspace_bytes() const { return workspace_bytes(AttnPass::kForward); }
   int64_t backward_workspace_bytes() const { return options_.with_backward ? workspace_bytes(AttnPass::kBackward) : 0; }
   int64_t device_bytes() const;
@@ -79,7 +79,7 @@ class ProgramAttention {
   std::vector<Kind> kinds() const;
   DeviceProgram write(Kind kind, const CallShape& call) const;
   const DeviceProgram& program(Kind kind, const CallShape& call);
-  /// The same for a call, verified under TANGRAM_SANITY_CHECK.
+  /// Program of a call, verified under TANGRAM_SANITY_CHECK.
   const DeviceProgram& checked_program(Kind kind, const CallShape& call);
   template <class Args>
   void compare_calls(const Args& args) const;
@@ -99,7 +99,7 @@ class ProgramAttention {
   /// Tells the peers where it throws: they may have begun the pass.
   void finish_masks() const;
   int64_t workspace_bytes(AttnPass pass) const;
-  /// Of it, for the backend.
+  /// The part of workspace_bytes that the backend gets.
   int64_t attention_bytes(AttnPass pass) const;
   bool is_needed(const ProgramMask& mask) const;
   /// The lists of mask `number`.
