@@ -29,7 +29,7 @@ struct KeySources {
   explicit KeySources(const MaskRequest& request);
 };
 
-/// Those of a part, uploaded once.
+/// Key sources of a mask part, uploaded once.
 class DeviceKeySources {
  public:
   DeviceKeySources() = default;

@@ -114,7 +114,7 @@ BackwardView ListBuffer::backward_view(bool /*deterministic*/, void* workspace) 
   view.q_tiles = at<schedule::QueryTile>(layout_.q_tiles());
   view.intervals = at<RowInterval>(layout_.intervals());
   if (capacity().allow_fully_masked_rows) view.covered_queries_pre_post = at<uint64_t>(layout_.covered_queries());
-  // Of blocks the main kernel need not ask: the rows of a tile that it visits all see something.
+  // Block-sparse masks: the main kernel need not check, since all rows of a tile that it visits see a key.
   if (capacity().block_size == 0) view.covered_queries = view.covered_queries_pre_post;
   view.dq_order_segments = at<schedule::DqOrderSegment>(layout_.dq_order_segments());
   view.mask_info = at<schedule::BackwardMaskInfo>(layout_.mask_info());

@@ -15,7 +15,7 @@
 
 namespace tangram::gpu {
 
-/// Of the forward pass: schedule::ForwardLists.
+/// View of schedule::ForwardLists, for the forward pass.
 struct ForwardView {
   schedule::ForwardChoice choice;
   const MaskTile* work_tiles = nullptr;
@@ -27,7 +27,7 @@ struct ForwardView {
   int32_t num_work_tiles = 0;
   int32_t num_groups = 1;
   int32_t groups_per_section = 1;  ///< whose keys and values fit into the L2 cache together
-  // Of work tiles in parts.
+  // Split-KV work tiles.
   const int32_t* part_rows = nullptr;
   const schedule::TileParts* part_tiles = nullptr;
   const int32_t* part_heads = nullptr;
@@ -47,7 +47,7 @@ struct BackwardScratch {
   size_t bytes = 0;
 };
 
-/// Of KV-stationary backward calls: schedule::WorkList.
+/// View of schedule::WorkList, for KV-stationary backward calls.
 struct BackwardView {
   const schedule::WorkTile* work_tiles = nullptr;
   const TileRange* runs = nullptr;
@@ -72,7 +72,7 @@ struct BackwardView {
   BackwardScratch scratch;
 };
 
-/// Of Q-stationary backward calls: schedule::GroupList.
+/// View of schedule::GroupList, for Q-stationary backward calls.
 struct SparseView {
   const schedule::GroupWorkTile* work_tiles = nullptr;
   const int32_t* groups = nullptr;
@@ -81,7 +81,7 @@ struct SparseView {
   int32_t num_head_groups = 1;  ///< each of which has all work tiles; 1 where work tiles name theirs
   int32_t groups_per_section = 1;
 
-  /// Of all head groups.
+  /// Number of work tiles of all head groups.
   int64_t num_all_work_tiles() const { return int64_t{num_work_tiles} * num_head_groups; }
 };
 

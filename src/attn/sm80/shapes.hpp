@@ -12,14 +12,14 @@
 
 namespace tangram::sm80 {
 
-/// Of the forward kernel: work tiles of `rows` packed query rows, steps of `keys`, shared by so many warps.
+/// Shape of the forward kernel: work tiles of `rows` packed query rows and steps of `keys`, shared by `warps`.
 struct ForwardShape {
   int rows = 0;
   int keys = 0;
   int warps = 0;
 };
 
-/// Of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
+/// Shape of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
 struct BackwardShape {
   int keys = 0;
   int q_stages = 0;             ///< tiles of Q in shared memory: with two the next one is copied a step ahead

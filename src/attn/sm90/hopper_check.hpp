@@ -33,7 +33,8 @@ HopperCheck check_hopper();
 /// Throws NotAvailable with the text of a check that has found no Hopper GPU.
 void require_hopper(const HopperCheck& check);
 
-/// Of the current device, once found not asked again: to read all that CUDA knows of it takes longer than a call.
+/// Throws unless the current device is a Hopper GPU. The result is cached: reading all device properties takes longer
+/// than a call.
 void require_hopper();
 
 }  // namespace tangram

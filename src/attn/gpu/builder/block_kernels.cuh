@@ -17,7 +17,7 @@
 
 namespace tangram::gpu::builder {
 
-/// Of one of many blocks, whose warps work alone.
+/// Threads of one of many thread blocks, whose warps work alone.
 inline constexpr int kListThreads = 256;
 
 __device__ __forceinline__ int64_t list_warp() { return int64_t{blockIdx.x} * (kListThreads / 32) + threadIdx.x / 32; }

@@ -43,9 +43,9 @@
 
 namespace tangram::gpu::builder {
 
-/// Of a block that works alone.
+/// Threads of a thread block that works alone.
 inline constexpr int kBlockThreads = 1024;
-/// Of one of many, whose warps work alone.
+/// Threads of one of many thread blocks, whose warps work alone.
 inline constexpr int kWarpThreads = 256;
 
 __device__ __forceinline__ int32_t warp_of_grid() {

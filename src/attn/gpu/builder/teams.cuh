@@ -98,7 +98,7 @@ struct BlockTeam : DeviceAtomics {
     const int64_t of_lane = gather(WarpTeam().sum(value));
     return WarpTeam().sum(of_lane);
   }
-  /// Of values of 0 and up.
+  /// Greatest value of the team; values must not be negative.
   __device__ int64_t greatest(int64_t value) const {
     __syncwarp();
     const int64_t of_lane = gather(WarpTeam().greatest(value));

@@ -124,7 +124,7 @@ __device__ __forceinline__ void store_row(typename Traits::Element* row, const f
   }
 }
 
-/// The same in float32; adds `previous` times what is there when that is not zero.
+/// Stores a float32 row; unless `previous` is zero, adds `previous` times the stored values.
 template <typename Traits>
 __device__ __forceinline__ void store_row_f32(float* row, const float (&o)[Traits::kDimV / 2], int half,
                                               const RowFactors& factors, int32_t head_dim_v) {

@@ -23,7 +23,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/// Of a thread's two rows.
+/// Softmax state of a thread's two rows.
 struct RowState {
   float reference[2];
   float sum[2];      ///< of this thread's exponentials

@@ -176,7 +176,7 @@ struct ConsumerBase {
     }
   }
 
-  /// As exponentiate and pack_operand; s becomes P times the derivative of the cap, 1 - tanh^2.
+  /// Like exponentiate and pack_operand; s becomes P times the derivative of the cap, 1 - tanh^2.
   __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, bool masked, uint32_t visible) {
     const float* stats = smem.stats[here.stage()] + fresh_thread() % 4 * 8;
 #pragma unroll

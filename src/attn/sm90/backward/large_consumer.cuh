@@ -146,7 +146,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
       }
     }
   }
-  /// The same, or hands them over.
+  /// Stores sums of dq, or hands them to the writer warp.
   template <int kCount>
   __device__ __forceinline__ void hand_over(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
     if constexpr (Traits::kDqFromRegisters) return add_to_accum_tile<kCount>(dq, step, first);

@@ -35,7 +35,7 @@ struct SingleStageDoutBarrier<true> {
   uint64_t dout_empty;
 };
 
-/// As the other; with one buffer dS of a step is multiplied before the next is made.
+/// Shared memory with one buffer of dS: dS of a step is multiplied before the next is made.
 template <typename Traits>
 struct alignas(1024) Smem<Traits, true> {
   alignas(1024) unsigned char k[Traits::kBytesK];

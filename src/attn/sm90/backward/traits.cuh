@@ -46,7 +46,7 @@ struct alignas(16) StepMessage {
   int32_t work_tile_slot;
   int32_t q0;  ///< query of row 0 of the tile
   uint32_t covered[2];
-  // Of a masked step, see run_rows.cuh; rows are keys.
+  // Masked steps only, see run_rows.cuh; rows are keys.
   int32_t row_begin, row_end, slice_begin, slice_end;
   int32_t min_diag, max_diag, interval_begin;
   int32_t q_end;  ///< rows from here on are another tile's
@@ -79,16 +79,16 @@ struct DqLayout {
   static __host__ __device__ constexpr int side_floats(int side) { return num_groups(side) * 4 * kGroupFloats; }
   static __host__ __device__ constexpr int side_begin(int side) { return side == 0 ? 0 : side_floats(0); }
   static __host__ __device__ constexpr int side_of(int group) { return group < kGroups0 ? 0 : 1; }
-  /// Of a column group, in the part of the accumulator tile of `warp` of its warpgroup.
+  /// Place of a column group in the accumulator-tile part of `warp` of its warpgroup.
   static __host__ __device__ constexpr int place(int group, int warp) {
     const int side = side_of(group), in_side = side == 0 ? group : group - kGroups0;
     return side_begin(side) + (warp * num_groups(side) + in_side) * kGroupFloats;
   }
 };
 
-/// The same where dq of a step is handed over in pieces of 32 columns (LargeTraits): piece by piece, of each 16 rows a
-/// warp. A warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the panel in
-/// the middle, of which each has one half where both meet.
+/// Layout if dq of a step is handed over in pieces of 32 columns (LargeTraits): piece by piece, 16 rows a warp. A
+/// warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the middle panel,
+/// which the warpgroups share.
 template <int kDimQk>
 struct DqLayout<kDimQk, true> {
   static constexpr int kGroups = kDimQk / 8;
@@ -102,7 +102,7 @@ struct DqLayout<kDimQk, true> {
   static __host__ __device__ constexpr int place(int group, int warp) {
     return group / 4 * kPieceFloats + warp * (kPieceFloats / 4) + group % 4 * (8 * 16);
   }
-  /// Of a warpgroup's `piece`th piece: the lead comes first, wherever its columns are.
+  /// First column of a warpgroup's `piece`th piece; the lead is first, wherever its columns are.
   static __device__ __forceinline__ uint32_t column_piece(uint32_t warpgroup, uint32_t head_split) {
     constexpr uint32_t kLeadPieces = kLead / 32;
     if (warpgroup == 0) return head_split;

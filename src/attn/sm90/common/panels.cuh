@@ -18,7 +18,7 @@ inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kSwizzleBytes = 8 * kPanelRowBytes;  // the swizzle repeats after 8 rows
 inline constexpr int kRows16Bytes = 16 * kPanelRowBytes;
 
-/// Of tiles of kRowsQ rows of Q and kRowsK rows of K and V.
+/// Panel sizes of tiles of kRowsQ rows of Q and kRowsK rows of K and V.
 template <int kDimQk, int kDimV, int kRowsQ, int kRowsK>
 struct PanelSizes {
   static constexpr int kPanelsQk = (kDimQk + kPanelColumns - 1) / kPanelColumns;

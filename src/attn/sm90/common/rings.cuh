@@ -27,7 +27,7 @@ struct RingPosition {
   __device__ __forceinline__ uint32_t parity() const { return phase; }
 };
 
-/// The same in one register.
+/// Stage and phase of a ring, in one register.
 template <int kStages>
 struct RingCount {
   static_assert((kStages & (kStages - 1)) == 0);

@@ -13,9 +13,9 @@
 
 namespace tangram::sm90 {
 
-/// Of the forward kernel: work tiles of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose
-/// tanh needs registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V
-/// if a step keeps K until lazy rescaling needs no recomputation, and there is no room for both.
+/// Shape of the forward kernel: work tiles of 64 packed rows a warpgroup; keys of a step (fewer with softcap, whose
+/// tanh needs registers); registers of a service and of a consumer thread. K has more stages than V if a step keeps K
+/// until lazy rescaling needs no recomputation, and there is no room for both.
 struct ForwardShape {
   int warpgroups = 0;
   int keys = 0;
@@ -191,7 +191,7 @@ constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {
 /// Rows of queries times heads from which forward_many is taken: six of its work tiles a multiprocessor.
 inline constexpr int64_t kManyRows = 150'000;
 
-/// Of dimensions that have a class.
+/// Forward shape of dimensions that have a class.
 constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, ForwardWorkTiles work_tiles) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   if (work_tiles == ForwardWorkTiles::kMany && row.forward_many.warpgroups > 0) return row.forward_many;

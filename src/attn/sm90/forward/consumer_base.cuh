@@ -169,7 +169,7 @@ struct ConsumerBase {
     return __shfl_sync(0xffffffff, smem.step[rings.k_stage()].word[warpgroup], 0);
   }
 
-  /// Of WorkTileRows of the work tile that is to be ended: the one at hand, or with more stages of Q the one before.
+  /// WorkTileRows of the work tile to be ended: the current one, or with several stages of Q the one before.
   __device__ __forceinline__ const WorkTileRows<Traits::kSplitKv>& open_work_tile() const {
     return smem.work_tiles[Traits::kSingleStageQ ? rings.work_tile() : rings.work_tile() ^ 1];
   }

@@ -27,7 +27,7 @@ struct ForwardVariant {
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
-/// The same for a list with gathered runs, not of parts, of head dims whose class gathers.
+/// Launches the kernel for lists with gathered runs, without split-KV, for head dims whose class gathers.
 void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream);
 
 /// Loads the kernel of launch_merge(). Else its first launch would wait for the kernel that it follows, and with it the

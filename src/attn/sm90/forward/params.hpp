@@ -65,9 +65,9 @@ struct ForwardParams {
   const int32_t* work_tile_groups;  ///< null, or of each work tile its head group: then `num_groups` is 1
 };
 
-/// Of lists with gathered runs.
+/// Parameters for lists with gathered runs.
 struct GatheredParams : ForwardParams {
-  /// Of k and v in this order: boxes of one panel and 16 keys, and of 64 keys.
+  /// Tensor maps of k and v, in this order: boxes of one panel and 16 keys, and of 64 keys.
   TensorMap maps[2][2];
   TensorMap local_kv_maps[2][2];
   const int32_t* groups;  ///< schedule::GatheredList::groups

@@ -162,7 +162,7 @@ struct Producer {
       ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + place, map, full, 0, row < 0 ? key : row, panel, kv_head);
     }
   }
-  /// As load_k and what follows it, of a step of a gathered run.
+  /// Like load_k and the code after it, for a step of a gathered run.
   __device__ __forceinline__ void load_gathered(const WorkMessage& work, int32_t entry, int32_t count, int32_t kv_head,
                                                 bool first_of_work_tile) {
     const int32_t box = find_box(entry, count);

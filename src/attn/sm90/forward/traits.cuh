@@ -60,13 +60,13 @@ template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct AnyDimForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT), kSoftcapT, true, true> {};
 
-/// The same for where there are many work tiles.
+/// Traits for calls with many work tiles.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct ManyForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, ForwardWorkTiles::kMany),
                     kSoftcapT, true, true, ForwardWorkTiles::kMany> {};
 
-/// As ForwardTraits, with the work tiles that a class has for gathered runs alone.
+/// Like ForwardTraits, with the work tiles that a class uses for gathered runs alone.
 template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
     : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardWorkTiles::kGathered> {};
@@ -102,7 +102,7 @@ template <typename Element, int kHeadDim, bool kSoftcap>
 using AlignedTraitsOf =
     GatheredTraits<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>;
 
-/// Those of the class.
+/// Gathering traits of a class.
 template <typename Element, int kHeadDim, bool kSoftcap>
 using GatheredTraitsOf = GatheredTraits<std::conditional_t<
     (shape_class(kHeadDim, kHeadDim).forward_gathered.warpgroups > 0),

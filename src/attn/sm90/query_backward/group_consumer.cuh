@@ -46,8 +46,8 @@ struct GroupConsumer : ConsumerBase<Traits> {
     }
   }
 
-  /// Of the current step, which of this thread's scores of a masked group are visible: those of its two keys, from
-  /// the thread's first row of each 8 on.
+  /// Which of this thread's scores are visible in a masked group of the current step: those of its two keys, from the
+  /// thread's first row of each 8 on.
   struct Visible {
     bool masked;
     uint32_t words[2][kRows / 32];
@@ -81,7 +81,7 @@ struct GroupConsumer : ConsumerBase<Traits> {
     pack_operand<Element>(p, s);
   }
 
-  /// Of the work tile whose last step is the current one, which is given back.
+  /// Writes dq of the work tile whose last step is the current one, and releases that step.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
     const int32_t row_begin = message.row_begin, num_rows = message.num_rows, head = message.head;

@@ -65,7 +65,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
   }
 
-  /// Of the current step, the blocks of rows that see this thread's two keys; masked: one of the warp's does not all.
+  /// Current step: row blocks that see this thread's two keys; masked: a key of the warp is not seen by all blocks.
   bool masked;
   uint32_t row_blocks[2];
   struct Visible {};
@@ -103,7 +103,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
     pack_operand<Element>(p, s);
   }
-  /// As ConsumerBase, and zeros where a key is not visible, also where the row's delta is NaN.
+  /// Like ConsumerBase, with zeros if a key is not visible, also if the row's delta is NaN.
   __device__ __forceinline__ void score_gradients(Packed& packed, const Scores& dp) {
     Base::score_gradients(packed, dp);
     if (!masked) return;
@@ -114,7 +114,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
   }
 
-  /// Of the work tile whose last step is the current one, which is given back.
+  /// Writes dq of the work tile whose last step is the current one, and releases that step.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
     const int32_t first_query = message.first_query, first_head = message.first_head;

@@ -10,7 +10,7 @@ namespace tangram::sm90::tokens {
 inline constexpr int kHeadDim = 128;  // of q, k and v
 inline constexpr int kRowsOfWarpgroup = 64;
 
-/// Of the forward pass. Strides are in elements.
+/// Parameters of the forward pass. Strides are in elements.
 struct Params {
   const void* q;
   const void* k;
