@@ -130,7 +130,7 @@ TEST(Conveniences, ErrorsNameNoFunctions) {
 TEST(Conveniences, PlansPriceTheKernelsOfTheirMachine) {
   EXPECT_EQ(plan_of({"--family", "causal", "--seqlen", "1024"})["kv_row_bytes"], 8 * 256 * 2);
   EXPECT_EQ(plan_of({"--family", "causal", "--seqlen", "1024", "--dtype", "fp32"})["kv_row_bytes"], 8 * 256 * 4);
-  // The same constants as those of a CPU, whose kernels are of float32.
+  // Machine file with these constants as those of a CPU, whose kernels are of float32.
   std::string machine = read_all(std::string(TANGRAM_TEST_DATA) + "/../../docs/results/machine_h200.json");
   for (const auto& [gpu, cpu] : {std::pair("sm90", "cpu"), std::pair("bfloat16", "float32")}) {
     for (size_t at = machine.find(gpu); at != std::string::npos; at = machine.find(gpu)) {

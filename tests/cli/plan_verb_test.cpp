@@ -294,8 +294,8 @@ TEST(PlanVerb, WhoSendsWhatOfManyRanksIsShownByNode) {
   EXPECT_EQ(data["rows_sent_group"], 8);
   const Json& sent = data["rows_sent"];
   ASSERT_EQ(sent.size(), 64);
-  // Of 256 rows a rank, each goes to all ranks behind: inside a group of 8 to 7 + 6 + .. + 0 of them, to later groups
-  // to all.
+  // Each of the 256 rows of a rank goes to all later ranks: to 7 + 6 + .. + 0 inside a group of 8, to all ranks of
+  // later groups.
   for (size_t from = 0; from < 64; ++from) {
     for (size_t to = 0; to < 64; ++to) {
       ASSERT_EQ(sent[from][to], from == to ? 28 * 256 : from < to ? 64 * 256 : 0) << from << " " << to;

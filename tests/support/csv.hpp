@@ -15,7 +15,7 @@ namespace tangram::support {
 
 using CsvRow = std::map<std::string, std::string>;
 
-/// Of a table whose values hold no commas. Throws where there is none.
+/// Rows of a CSV file whose values hold no commas. Throws if the file does not exist.
 inline std::vector<CsvRow> read_csv(const std::string& path) {
   std::ifstream stream(path);
   if (!stream) throw std::runtime_error("read_csv: cannot read " + path);

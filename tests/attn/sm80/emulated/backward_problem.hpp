@@ -148,7 +148,7 @@ inline void expect_gradients(const RandomAttention& r, const reference::DenseRes
   const AttnShape& s = r.config.shape;
   const auto check = [&](const HostTensor& got, std::vector<double> want, int heads, int dim) {
     for (double& value : want) value += accumulate ? 1.0 : 0.0;
-    // As of the Hopper kernels: P and dS are rounded to the element type, and so are 16-bit gradients.
+    // Tolerance of the Hopper kernels: P and dS are rounded to the element type, and so are 16-bit gradients.
     EXPECT_LT(support::relative_error(got, want, heads, dim), 5e-3);
     if (!accumulate) expect_gaps_untouched(got, heads, dim);
   };

@@ -184,7 +184,7 @@ void expect_close(const ForwardCase& c, int head_dim, int head_dim_v, const emul
   EXPECT_EQ(counters[0], 0);
   EXPECT_EQ(counters[1], 0);
   if (parts) results->combine(r, *parts);
-  // As of the Hopper kernels: out has the rounding of P and of 16-bit results, lse that of exp2.
+  // Tolerance of the Hopper kernels: out has the rounding of P and of 16-bit results, lse that of exp2.
   EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, head_dim_v), 4e-3);
   expect_gaps_untouched(r.out, s.num_heads_q, head_dim_v);
   for (size_t i = 0; i < r.lse.size(); ++i) {
