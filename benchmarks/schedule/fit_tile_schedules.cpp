@@ -27,7 +27,7 @@ void print_loss(const std::string& what, std::vector<double> slower) {
              slower.size(), mean, slower[slower.size() * 9 / 10], slower.back());
 }
 
-/// Of all kinds of masks, with factors fitted anew.
+/// Loss over all kinds of masks, with factors fitted anew.
 double loss_with(const char* cases, const char* table, const schedule::WorkTileCosts& costs) {
   const auto all = test::read_measured_masks(cases, table, "backward", costs);
   double sum = 0;
