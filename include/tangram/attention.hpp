@@ -149,8 +149,8 @@ struct AttnCaps {
 /// Attention on one device. Calls are ordered on `stream` (a cudaStream_t; null and ignored on the CPU, where they
 /// return when done). All views and pointers of a call lie in memory().
 ///
-/// A mask becomes calls in three steps: build() derives metadata from it on the host, install() puts these into a slot,
-/// and forward() and backward() read the slot.
+/// A mask becomes calls in three steps. build() derives metadata on the host, install() puts them into a slot,
+/// forward() and backward() read the slot.
 class AttnBackend {
  public:
   virtual ~AttnBackend() = default;
@@ -172,15 +172,15 @@ class AttnBackend {
   /// On any thread, without a call of the device's runtime. Throws InvalidArgument for what the backend cannot do.
   virtual std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const = 0;
 
-  /// An exact slot, or a padded one for any masks of `capacity`. The latter may allocate and wait; its calls wait for
-  /// no keys, read keys elsewhere by a table of the call alone, and are deterministic just as `capacity` says. Throws
+  /// An exact slot, or a padded one for any masks of `capacity`. A padded slot may allocate and wait. Its calls wait
+  /// for no keys, read local K/V by a table of the call alone, and are deterministic just as `capacity` says. Throws
   /// InvalidArgument for what the backend cannot do, NotAvailable where its device is missing.
   virtual std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity = nullptr) const = 0;
 
   /// Into an exact slot: adds the parts, or replaces them; calls of other parts may be made meanwhile. `stream` is
-  /// ignored. Into a padded slot: by one copy on `stream`, which must not be being captured, behind all calls that read
-  /// the mask before; allocates no memory of the device, and waits only where the copies of several earlier masks have
-  /// not run yet. Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
+  /// ignored. Into a padded slot: one copy on `stream`, which must not be capturing, behind all calls that read the
+  /// mask before. Allocates no device memory; waits only if the copies of several earlier masks have not run yet.
+  /// Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
   virtual void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream = nullptr) const = 0;
 
   /// Into a padded slot: a mask that lies in the memory of the device, by kernels on `stream`. No host waits for it,

@@ -20,8 +20,8 @@ struct AttnBackendOptions {
   /// Instruction set of backend `cpu`: `baseline`, `avx2`, `avx512` or `avx512_bf16`; empty: TANGRAM_CPU_ISA, or the
   /// best that the machine has.
   std::string cpu_isa;
-  /// The backend then works on host memory whatever its device is: tensors are copied there and results back around
-  /// each call, on the device that is current when it is made. Without effect on those that do so anyway.
+  /// The backend then works on host memory, whatever its device is. Each call copies tensors to the device that was
+  /// current at construction, and results back. Without effect on those that do so anyway.
   bool host_memory = false;
 };
 

@@ -61,17 +61,17 @@ struct CommTimes {
 class CommHandle {
  public:
   virtual ~CommHandle() = default;
-  /// Returns when the operation is done on this rank: received rows may be read, sent rows overwritten.
-  /// Throws InvalidArgument when the ranks' arguments do not fit together (nothing was sent, the communicator stays
-  /// usable), Timeout (naming peer and operation) or CommError (a peer gave up). A second call repeats the outcome.
+  /// Returns when the operation is done on this rank: received rows may be read, sent rows overwritten. Throws
+  /// InvalidArgument if the ranks' arguments do not fit together: nothing was sent, and the communicator stays usable.
+  /// Throws Timeout, naming peer and operation, and CommError if a peer gave up. A second call repeats the outcome.
   virtual void wait() = 0;
   /// Valid once `wait` has returned.
   virtual CommTimes times() const = 0;
 };
 
-/// The collectives of one group. Every rank makes the same calls in the same order, from one thread at a time; each
-/// call validates its arguments on all ranks before anything is sent, and is asynchronous: buffers stay untouched until
-/// the handle is waited for. The tables are copied. `label` names the operation in errors and traces.
+/// The collectives of one group. Every rank makes the same calls in the same order, from one thread at a time. Each
+/// call validates its arguments on all ranks before anything is sent. Calls are asynchronous: buffers stay untouched
+/// until the handle is waited for. The tables are copied. `label` names the operation in errors and traces.
 ///
 /// NOTE [operation order]: operations take effect on a rank in call order, so that several group_reduces under way may
 /// add into the same owned rows.
@@ -89,8 +89,8 @@ class Communicator {
   /// Every row range of `src` goes to exactly the ranks that need it. See Exchange.
   virtual std::unique_ptr<CommHandle> group_cast(const Exchange& exchange, std::span<const CastTensor> tensors,
                                                  std::string_view label) = 0;
-  /// The reverse: partial rows of all ranks are reduced into their owner's, in rank order, so that results do not
-  /// depend on timing. kSum or kAvg.
+  /// The reverse: partial rows of all ranks are reduced into their owner's. The order is that of ranks, so that results
+  /// do not depend on timing. kSum or kAvg.
   virtual std::unique_ptr<CommHandle> group_reduce(const Exchange& exchange, std::span<const ReduceTensor> tensors,
                                                    ReduceOp op, std::string_view label) = 0;
   virtual std::unique_ptr<CommHandle> group_reduce_lse(const Exchange& exchange, const LseReduceTensors& tensors,

@@ -25,10 +25,9 @@ class FlexAttention {
   /// `backend` must outlive the object. Throws InvalidArgument for what the backend cannot do.
   FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend);
   FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend);
-  /// A mask for each of equal groups of heads: masks[g] is of K/V heads [g * n, (g + 1) * n), n = num_heads_kv /
-  /// masks.size(), and of their query heads. Calls are of all heads. Throws InvalidArgument for no masks, masks of
-  /// different sequences, a number of them that does not divide num_heads_kv, and backends without
-  /// AttnCaps::head_masks.
+  /// One mask for each of equal head groups: masks[g] is of K/V heads [g * n, (g + 1) * n) and their query heads, n =
+  /// num_heads_kv / masks.size(). Calls are of all heads. Throws InvalidArgument for no masks, masks of different
+  /// sequences, a number of them that does not divide num_heads_kv, and backends without AttnCaps::head_masks.
   FlexAttention(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend);
   FlexAttention(FlexAttention&& other) noexcept;
   ~FlexAttention();
@@ -45,8 +44,8 @@ class FlexAttention {
   /// Memory of a device that the object holds.
   int64_t device_bytes() const;
 
-  /// Backward calls of this kind will come: what they need is made meanwhile, by a thread of the library, for the
-  /// current device. forward() may be called beside it; all else waits. Does nothing for backends of host memory.
+  /// Announces backward calls of this kind: a thread of the library makes their lists meanwhile, for the current
+  /// device. forward() may run beside it; all other calls wait. Does nothing for backends of host memory.
   void prepare_backward_async(bool deterministic, bool plain = false);
 
   /// Run one pass, like AttnBackend::forward and backward.

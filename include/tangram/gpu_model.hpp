@@ -10,8 +10,8 @@
 
 namespace tangram {
 
-/// Sizes are those of the device. Rates are constants of a backend and a device, never measured when a process starts:
-/// schedules decide by them which keys a work tile sums, so that results would differ from one start to the next.
+/// Sizes are those of the device. Rates are constants of a backend and a device, never measured when a process starts.
+/// Schedules, and so the order of sums, depend on them: results would differ from one start to the next.
 struct GpuModel {
   int multiprocessors = h200::kMultiprocessors;
   int64_t l2_bytes = h200::kL2Bytes;

@@ -16,8 +16,8 @@ struct HostMemoryUse {
   int64_t max_kept_bytes = 0;  ///< which these never exceed
 };
 
-/// Unless it is set otherwise, so much is kept: what passes over some 100,000 rows use, and a mapping that is made anew
-/// for a larger one is cheap beside its computation.
+/// Default number of bytes kept: what passes over some 100,000 rows use. For larger passes a new mapping is cheap
+/// beside the computation.
 inline constexpr int64_t kDefaultKeptHostBytes = int64_t{256} << 20;
 
 HostMemoryUse host_memory_use();

@@ -17,8 +17,8 @@ namespace tangram {
 ///   call_s + [ (issued + masked_tile_cost * cut) * heads * FLOPs per cell / flops_per_s
 ///              + work tiles * heads * item_s / workers ] + tail * (time of the longest work tile on one worker)
 ///
-/// `issued` are the cells of tiles that are computed, visible or not; `cut` those of tiles that a diagonal crosses;
-/// a work tile is a block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
+/// `issued`: cells of computed tiles, visible or not. `cut`: cells of tiles that a diagonal crosses. A work tile is a
+/// block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
 struct KernelModel {
   int tile_rows = 64;
   int tile_cols = 64;
@@ -35,8 +35,8 @@ struct KernelModel {
 };
 
 /// What kernels compiled for a class of head dimensions reach, as factors of the rates that a model holds. Dimensions
-/// belong to the first class of a list that holds both, and a call takes as long as one of the class's own dimensions
-/// would; larger ones have the factors of the last class.
+/// belong to the first class of a list that holds both. A call takes as long as one of the class's own dimensions;
+/// dimensions above all classes use the factors of the last.
 struct HeadDimRate {
   int head_dim = 0;     ///< of q and k
   int head_dim_v = 0;   ///< of v and out
@@ -73,8 +73,8 @@ inline constexpr std::string_view kBackend = "sm90";  ///< whose kernels the fol
 /// Kernel constants of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
-/// Beside those of head dim 128, measured on a causal mask of 16,384 rows, 96 and (192, 128) by `tangram doctor
-/// --measure`, backward of the last two beside kernels before them (docs/design/head_dims_sm90.md).
+/// Relative to head dim 128, measured on a causal mask of 16,384 rows: 96 and (192, 128) by `tangram doctor --measure`.
+/// Backward of the last two is relative to earlier kernels (docs/design/head_dims_sm90.md).
 inline constexpr HeadDimRate kHeadDimRates[] = {
     {32, 32, 0.526, 0.579}, {64, 64, 0.810, 0.795},  {96, 96, 0.889, 0.861},
     {128, 128, 1, 1},       {192, 128, 1.12, 0.913}, {256, 256, 1.18, 0.681},
@@ -93,8 +93,8 @@ inline constexpr double kStageOverhead_s = 8e-6;
 inline constexpr double kForwardFlopsPerS = 696e12, kBackwardFlopsPerS = 643e12;
 /// What a kernel reaches that does nothing but read and write memory, alone on the device.
 inline constexpr double kStreamBytesPerS = 3.8e12;
-/// What a step loses to rows that are put together, taken apart and added, as read plus written bytes are counted
-/// (src/plan/grid/grid_bytes.hpp): half of the above, because attention and transfers use the memory beside it.
+/// Bytes per second at which rows are packed, unpacked and added, counted as read plus written
+/// (src/plan/grid/grid_bytes.hpp). Half of the rate above, because attention and transfers use the memory too.
 inline constexpr double kRowBytesPerS = 2.0e12;
 
 }  // namespace h200
@@ -139,17 +139,16 @@ struct CostModel {
   double link_bytes_per_s = h200::kInside.bytes_per_s;     ///< per rank and direction
   double copy_latency_s = h200::kInside.latency_s;         ///< fixed cost of one contiguous copy
   double stage_overhead_s = h200::kStageOverhead_s;        ///< fixed cost of one more stage: launch, merge
-  /// Query rows of a kernel tile, which a cut elsewhere leaves partly filled on both sides: the dispatch cuts documents
-  /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
+  /// Query rows of a kernel tile. A cut elsewhere leaves a tile partly filled on both sides, so the dispatch cuts
+  /// documents at multiples, unless that moves so many more rows that it does not pay. 1: all cuts cost the same.
   int64_t tile_rows = h200::kForward.item_rows;
   /// Rows of a rank that are copied or added during a step, read plus written: heads put together, partial results and
   /// gradients added up.
   double memory_bytes_per_s = h200::kRowBytesPerS;
-  /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
-  /// queries see it.
+  /// Backward seconds for each remote key row and query head, however few queries see the row.
   double backward_key_row_s = h200::kBackward.item_s / h200::kBackward.item_rows / h200::kMultiprocessors;
-  /// Both rates hold for the class whose factors are 1 (of H200 nodes: head dim 128), and times its factors for any
-  /// other; empty: for all head dims.
+  /// Rate factors of head-dim classes. Both rates hold for the class whose factors are 1 (H200 nodes: head dim 128).
+  /// Empty: the same rates for all head dims.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n. 0, or at least cp_size: all ranks are one node,
   /// and the fields below say nothing.

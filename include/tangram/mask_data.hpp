@@ -12,7 +12,7 @@
 namespace tangram {
 
 /// Packed documents: queries [q[i], q[i + 1]) see keys [k[i], k[i + 1]). Lists start at 0, do not decrease and end with
-/// the lengths of the sequences; documents may be empty, so that lists of one length serve packs of fewer documents.
+/// the lengths of the sequences. Documents may be empty, so that lists of one length serve packs of fewer documents.
 struct CuSeqlens {
   const void* q = nullptr;  // [documents + 1], int32 or int64
   const void* k = nullptr;  // likewise; null: those of q

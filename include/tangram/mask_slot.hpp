@@ -58,8 +58,8 @@ struct CallOptions {
 
 /// What to build.
 struct MaskRequest {
-  /// One, or one for each of n equal groups of heads: mask g is of K/V heads [g * num_heads_kv / n, (g + 1) *
-  /// num_heads_kv / n) and of their query heads. Slices lie in the sequences and are disjoint.
+  /// One mask, or one for each of n equal head groups: mask g is of K/V heads [g * num_heads_kv / n, (g + 1) *
+  /// num_heads_kv / n) and their query heads. Slices lie in the sequences and are disjoint.
   std::span<const std::span<const AttnSlice>> masks;
   AttnShape shape;  ///< of all heads
   /// One, or kBackwardParts.
@@ -69,8 +69,8 @@ struct MaskRequest {
   /// distinct flags. Of one mask. The same for all parts of a slot.
   std::span<const KeyReadyFlag> ready_flags = {};
   /// Keys that calls find in k_local and v_local. The first and last AttnCaps::local_kv_halo keys of each range must be
-  /// in k and v as well, since tiles of keys may reach beyond it; all others need not be. Of one mask. The same for all
-  /// parts of a slot.
+  /// in k and v as well, since key tiles may reach beyond it. Other keys of the range need not be there. Of one mask.
+  /// The same for all parts of a slot.
   std::span<const LocalKvRange> local_ranges = {};
   /// The padded slot that the metadata is for: of all its parts, whatever `parts` says. Null: for exact slots.
   const class MaskSlot* into = nullptr;
@@ -90,9 +90,9 @@ class MaskMetadata {
   MaskParts parts_;
 };
 
-/// Metadata of a mask where calls read it. An exact slot holds parts as large as they are. A padded one has room for
-/// any mask of a capacity, and the calls that a CUDA graph captured read the mask that was installed last. What calls
-/// compute in is not part of it. Used by one call at a time.
+/// Metadata of a mask where calls read it. An exact slot holds parts as large as they are. A padded slot has room for
+/// any mask of a capacity. Calls that a CUDA graph captured read the mask that was installed last. What calls compute
+/// in is not part of it. Used by one call at a time.
 class MaskSlot {
  public:
   virtual ~MaskSlot() = default;

@@ -14,24 +14,24 @@
 namespace tangram {
 
 /// The keys that queries see, in the memory of the backend. Query i sees, with the query heads of K/V head g, the rows
-/// [i, g] of k and v, in any order; -1, anywhere in the list, stands for none. A list that names a key below -1, behind
-/// the last one, or twice is refused as a whole.
+/// [i, g] of k and v. Rows may be in any order; -1, anywhere in the list, names none. A list that names a key below -1,
+/// behind the last one, or twice is refused as a whole.
 struct TokenIndices {
   const int32_t* indices = nullptr;  // [seqlen_q, num_heads_kv, topk], contiguous
   int64_t topk = 0;
 };
 
 /// What a backend does with TokenIndices. Calls keep nothing: shapes may change from one to the next, and the backward
-/// pass reads the lists again. Of AttnForwardArgs and AttnBackwardArgs they take tensors, lse, softmax_scale,
-/// deterministic, sm_margin and the workspace; anything else (sink, softcap, max_logits, accumulation, arrivals, keys
-/// elsewhere, places, delta) throws InvalidArgument. A query whose list names no key, or is refused, sees nothing: out
-/// and dq are 0, lse is -inf. Keys that no list names get gradients of 0, and what k and v hold there (NaN too) reaches
-/// no result.
+/// pass reads the lists again. They use tensors, lse, softmax_scale, deterministic, sm_margin and the workspace of
+/// AttnForwardArgs and AttnBackwardArgs. Any other argument (sink, softcap, max_logits, accumulation, ready flags,
+/// local K/V, scatter maps, delta) throws InvalidArgument. A query whose list names no key, or is refused, sees
+/// nothing: out and dq are 0, lse is -inf. Keys that no list names get gradients of 0, and what k and v hold there (NaN
+/// too) reaches no result.
 ///
-/// On a GPU calls are kernels on the stream, in its order, never wait, allocate only without a workspace, and can be
-/// captured: replays read the lists that are there then. A refused list is found by the GPU, meanwhile it sees nothing,
-/// and the next call on that device that the host makes once it knows, or check_errors(), throws, once for all that was
-/// refused until then. A call that throws so enqueues nothing. In host memory the call itself throws.
+/// On a GPU calls are kernels in stream order; they never wait, and allocate only without a workspace. They can be
+/// captured: replays read the lists of that time. The GPU finds a refused list, whose query then sees nothing. The next
+/// call on that device once the host knows, or check_errors(), throws once for all lists refused until then. A call
+/// that throws so enqueues nothing. In host memory the call itself throws.
 class TokenAttention {
  public:
   virtual ~TokenAttention() = default;
