@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FLOPs of attention by the visible area of its mask, for torch.utils.flop_counter and what counts by it.
 
-A visible (query, key) pair of a query head costs 2 dim + 2 dim_v forward, for the products with K and V, and
-6 dim + 4 dim_v backward, which has five products: 2.5 times as much for equal dims.
+A visible (query, key) pair of a query head costs 2 dim + 2 dim_v forward, for the products with K and V. Backward has
+five products and costs 6 dim + 4 dim_v: 2.5 times as much for equal dims.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that are taken out of tensors, as runs: tens of them, where a table of rows has as many entries as a shard rows.
 
-With a new mask at every step a table would be written for one use or two; on a GPU it would be copied there, and the
-host would wait. So few runs are taken one by one, and only of many a table is made: on a GPU by the GPU.
+With a new mask at every step a table would be used once or twice. On a GPU it would be copied there, and the host would
+wait. So few runs are taken one by one, and only of many a table is made: on a GPU by the GPU.
 """
 
 from __future__ import annotations

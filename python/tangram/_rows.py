@@ -119,8 +119,8 @@ def _gather_moves(key: DistAttnRuntimeKey, side: Side) -> _Moves:
 
 
 def prepare_rows(key: DistAttnRuntimeKey) -> None:
-    """What dispatch and undispatch ask of a key, microseconds of work: made on the thread that makes the key, since
-    what stays must not lie among the tensors of a step (_worker_thread.py)."""
+    """Data of a key for dispatch and undispatch, microseconds of work. Made on the thread that makes the key, since
+    long-lived data must not lie among the tensors of a step (_worker_thread.py)."""
     for side in SIDES:
         _gather_moves(key, side)
 

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""calc_attn as operators of torch.compile, which name a key by its number: an input of the graph, so that a new key of
-every step does not compile it anew."""
+"""calc_attn as operators of torch.compile, which name a key by its number. The number is an input of the graph, so that
+a new key does not compile it anew."""
 
 from __future__ import annotations
 

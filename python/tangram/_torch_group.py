@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library's communicator for a group of torch.distributed, through whose store the ranks meet (_rendezvous.py).
 
-Rows move over connections of Tangram's own, so that they never mix with the caller's messages, need no GIL, and show
-the death of a peer at once.
+Rows move over connections of Tangram's own. So they never mix with the caller's messages, need no GIL, and show the
+death of a peer at once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from .errors import CommError, InvalidArgument
 class Identity:
     """What torch.distributed knows a group by. Equal for a group, and for whatever is made of the same group.
 
-    Nothing here keeps a process group alive: its store, and whatever lies in it, ends with it, and the next group of
-    all ranks may have one at the same address.
+    Nothing here keeps a process group alive. Its store ends with it, and the next group of all ranks may have a store
+    at the same address.
     """
 
     process_groups: tuple[weakref.ref[Any], ...]

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward passes: computed, or taken from what a checkpoint has kept; of eager calls by an operator, if one is watched.
 
-An autograd.Function hides what it computes. So if a TorchDispatchMode watches operators (selective checkpointing,
-counters of FLOPs), passes run as operators of `torch.ops.tangram`, which get the number of the call: an operator runs
-exactly what the call would have run without it, whatever its options.
+An autograd.Function hides what it computes. So if a TorchDispatchMode watches operators (selective checkpointing, FLOP
+counters), passes run as operators of `torch.ops.tangram` that get the number of the call. An operator runs exactly what
+the call would have run without it, with any options.
 """
 
 from __future__ import annotations

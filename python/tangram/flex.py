@@ -78,20 +78,20 @@ def flex_flash_attn_func(
     """Attention of `q` `[seqlen_q, num_heads_q, head_dim]` to `k`, `v` `[seqlen_k, num_heads_kv, head_dim(_v)]`.
 
     The name and most arguments are those of MagiAttention's function; tangram.magi has all of them. Tensors of torch
-    (with gradients) or arrays of NumPy (without), float32, bfloat16 or float16, all of one dtype, of any strides: where
-    the last dimension is not contiguous, or rows lie on top of each other, a copy is made.
+    (with gradients) or arrays of NumPy (without), float32, bfloat16 or float16, all of one dtype. Strides are free: a
+    copy is made if the last dimension is not contiguous or rows overlap.
 
-    Tensors in GPU memory are read and written on the current stream, and the host does not wait for it; but float32
-    tensors, which no kernel takes there, are computed on the host: correct and slow.
+    Tensors in GPU memory are read and written on the current stream, and the host does not wait. float32 tensors have
+    no kernel there and are computed on the host: correct and slow.
 
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
             a `tangram.Mask`, a `tangram.MaskBuffer`, or a list of masks, one for each of equal groups of heads. Slice i
             lets the queries of range i see the keys of range i; slices must not cover a (query, key) pair twice.
-            Tensors in host memory are read in each call. Those in GPU memory are known by storage and version: they
-            are copied to the host at first sight, which synchronises once and is refused while a CUDA graph is
-            captured. Values that change there without a new version, as collectives and kernels write them, make the
-            results of a call NaN, and the next call raises: pass a copy, `x.clone()`, after each such write.
+            Tensors in host memory are read in each call. Ranges in GPU memory are known by storage and version. The
+            first call with them copies them to the host, which synchronises and is refused during CUDA graph capture.
+            If collectives or kernels change these values without a new version, the results of a call become NaN, and
+            the next call raises. Pass a copy, `x.clone()`, after each such write.
         attn_type_map: `[n]` of 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both. None: 0.
         sink: extra keys without values, float32, `[seqlen_sink, num_heads_q]` ("sh") or
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.

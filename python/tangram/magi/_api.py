@@ -113,7 +113,7 @@ def magi_attn_flex_key(
     """The key of a mask given by ranges and types.
 
     Positional arguments may also come in the orders of 1.0, without heads, and of versions after 1.1, without
-    chunk_size: the place of the group tells them apart.
+    chunk_size. The place of the group tells them apart.
 
     Args:
         attn_mask_type: one for all ranges or one for each, AttnMaskType or its names.

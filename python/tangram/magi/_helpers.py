@@ -90,8 +90,8 @@ def _published(q: Any, k: Any, types: Any) -> Typed:
 
 
 def _windowed(q: tuple[int, int], k: tuple[int, int], window: tuple[int, int]) -> Any:
-    """Ranges and types of a window. There queries before the one that is aligned to the first key see nothing, whatever
-    their window reaches; Tangram's own function shows them what it reaches."""
+    """Ranges and types of a window. There queries before the one aligned to the first key see nothing, whatever their
+    window. Tangram's own function shows them the keys of the window."""
     aligned = (max(q[0], q[1] - (k[1] - k[0])), q[1])
     return _core.infer_attn_mask_from_sliding_window(aligned, k, window)
 

@@ -63,8 +63,8 @@ class Nodes:
         return Nodes(number[self.parent[head]], length, number[self.after[head]], self.source[head])
 
     def subset(self, kept: Array) -> tuple[Nodes, Array]:
-        """The nodes where the bool array `kept` is true, and for each node the new number of itself or of its nearest
-        ancestor that is kept, else -1."""
+        """The nodes for which the bool array `kept` is true. And for each node the new number of its nearest kept
+        ancestor or itself, else -1."""
         nearest = np.where(kept, np.arange(kept.size), self.parent)
         while True:
             inner = np.flatnonzero(nearest >= 0)
