@@ -98,8 +98,8 @@ ForwardView ListBuffer::forward_view() const {
   view.counters = at<int32_t>(layout_.bytes());
   view.num_work_tiles = static_cast<int32_t>(layout_.num_forward_work_tiles());
   view.num_groups = shape().num_heads_q / pack;
-  // The order of work must not depend on the mask that is there when a graph is captured: sections are as long as
-  // those of packs.
+  // The order of work must not depend on the mask that is set during graph capture: sections are as long as for packed
+  // documents.
   view.groups_per_section =
       schedule::groups_per_section(gpu_of_current_device(), shape(), schedule::forward_bytes_of_key(shape()),
                                    view.num_work_tiles, kLongestOfPacks, pack);

@@ -59,8 +59,8 @@ class GpuSlot : public MaskSlot {
 const GpuSlot& as_gpu_slot(const MaskSlot& slot);
 GpuSlot& as_gpu_slot(MaskSlot& slot);
 
-/// Whether Q-stationary kernels, where a mask has a list for them, take the call: no softcap, no gradients of sinks, no
-/// keys in other tensors, gradients neither added to others nor spread over tensors, in any order.
+/// Whether Q-stationary kernels take the call, if the mask has a list for them. They support no softcap, gradients of
+/// sinks, local K/V, accumulation, scattered gradients or deterministic order.
 bool may_be_sparse(const AttnBackwardArgs& args);
 
 }  // namespace tangram::gpu

@@ -6,7 +6,7 @@
 namespace tangram::gpu {
 namespace {
 
-/// NOTE [capacity] Masks of one shape ask for few different sizes of workspace, so that an allocator finds the block of
+/// NOTE [capacity] Masks of one shape request few different workspace sizes, so that an allocator reuses the block of
 /// one mask for the next. Tiles begin with documents: as many as rows fill, an eighth and 16 are enough for most masks.
 size_t tile_capacity(size_t num_tiles, const AttnShape& shape, const TileShape& tile) {
   const auto filled = static_cast<size_t>((shape.seqlen_q + tile.block_n - 1) / tile.block_n);

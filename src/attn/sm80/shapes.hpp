@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What is fixed at compile time for each class of head dimensions, one row each: kernels, and the host code that cuts
-// masks into their tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled
-// up with zeros as they are copied.
+// Compile-time shapes of each class of head dims, one row each. Kernels, and the host code that cuts masks into their
+// tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled up with zeros as
+// they are copied.
 #pragma once
 
 #include <cstddef>

@@ -78,9 +78,9 @@ struct WarpTeam : DeviceAtomics {
 
 /// All threads of a block; `words`: 32 in shared memory.
 ///
-/// NOTE [whole warps] ptxas takes a warp for whole behind __syncthreads(), and may let threads that have taken
-/// different branches meet there and not before, if a condition that is the same for all, but not known to be, stands
-/// in both branches. Shuffles behind it were then those of a part of the warp. So warps meet before blocks do.
+/// NOTE [whole warps] ptxas assumes that a warp is whole behind __syncthreads(). If a uniform condition, not known to
+/// be uniform, stands in both branches, ptxas may let threads of different branches meet there and not before. Shuffles
+/// behind it were then those of a part of the warp. So warps meet before blocks do.
 template <int kThreads>
 struct BlockTeam : DeviceAtomics {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);

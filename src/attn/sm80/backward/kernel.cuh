@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel: dk, dv and the float32 sums of dq of every work tile, by a persistent grid of one CTA a
-// multiprocessor, launched with kThreads threads and sizeof(Smem) bytes. K and V stay in shared memory, dk and dv in
-// registers; P and dS go through shared memory, so that each warp makes a part of each product for which few others
-// read the same operands (Split).
+// The backward kernel computes dk, dv and the float32 sums of dq of every work tile. Persistent grid of one CTA a
+// multiprocessor, kThreads threads, sizeof(Smem) bytes. K and V stay in shared memory, dk and dv in registers. P and dS
+// pass through shared memory, so that each warp computes the part of each product whose operands few other warps read
+// (Split).
 //
 // A step, with its three barriers and copies:
 //
@@ -12,9 +12,10 @@
 //
 // With one tile of Q in shared memory dK comes before dQ, and the next Q is copied between them, behind a barrier more.
 //
-// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles: the turn of a step at its
-// sums is the number of steps that add to these and belong to work tiles with smaller tickets. A work tile waits only
-// for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs run.
+// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles. The turn of a step at its
+// sums is the number of steps that add to these sums and belong to work tiles with smaller tickets. A work tile waits
+// only for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs
+// run.
 #pragma once
 
 #include "attn/sm80/backward/epilogue.cuh"
@@ -198,7 +199,7 @@ struct Cta {
         });
   }
 
-  /// The first of the two keys of columns 8 j and 8 j + 1 of a thread, and the first query of 16 rows m, in the tile.
+  /// First of the two keys of columns 8 j and 8 j + 1 of a thread; first query of 16 rows m in the tile.
   __device__ __forceinline__ int32_t key_of(int j) const {
     return static_cast<int32_t>(Scores::first_col(warp) + lane % 4 * 2) + j * 8;
   }

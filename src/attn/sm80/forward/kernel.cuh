@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: out = softmax(scale * Q K^T over visible cells) V and its lse, by a persistent grid of
-// Traits::kCtasPerMultiprocessor CTAs a multiprocessor, launched with Traits::kThreads threads and sizeof(ForwardSmem)
-// bytes. All warps copy, multiply and exponentiate; each owns Traits::kWarpRows rows of the tile and all of its keys.
+// The forward kernel: out = softmax(scale * Q K^T over visible pairs) V and its lse. Persistent grid of
+// Traits::kCtasPerMultiprocessor CTAs a multiprocessor, Traits::kThreads threads, sizeof(ForwardSmem) bytes. All warps
+// copy, multiply and exponentiate; each owns Traits::kWarpRows rows of the tile and all of its keys.
 //
 // Two barriers a step, and one copy on its way between any two of them:
 //
@@ -20,8 +20,8 @@
 
 namespace tangram::sm80 {
 
-/// Order of work: sections of head groups whose K and V share the L2 cache; in a section by work tile (longest first),
-/// the groups innermost, so that CTAs that run together read the same keys.
+/// Order of work: sections of head groups whose K and V share the L2 cache. In a section by work tile, longest first,
+/// head groups innermost, so that CTAs that run together read the same keys.
 __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* work_tile,
                                             int32_t* group) {
   const int32_t section_size = params.num_work_tiles * params.groups_per_section;

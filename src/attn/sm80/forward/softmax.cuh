@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Online softmax over sums of mma: of 16 rows a thread holds two (lane / 4, and 8 further), of which four lanes, a
+// Online softmax over sums of mma. A thread holds two of 16 rows (lane / 4, and 8 further). The four lanes of a row, a
 // quad, hold two neighbouring columns each of every 8. Sum 4 j + 2 r + e is column 8 j + 2 (lane % 4) + e of row r.
 // References in the place of maxima lag behind them by up to a threshold (lazy rescaling).
 #pragma once
@@ -49,9 +49,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[kCount], const int32_t (&
   }
 }
 
-/// Moves the references to the largest scores so far where those exceed them by more than `threshold`, and scales the
-/// sums; `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older reference
-/// is exact, since numerators and sum use the same. Returns whether some row of the warp has moved.
+/// Moves the references to the largest scores so far if these exceed them by more than `threshold`, and scales the
+/// sums. `rescale` must multiply everything else that was summed with the old references. Keeping an older reference is
+/// exact, since numerators and sum use the same. Returns whether some row of the warp has moved.
 template <int kCount>
 __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale,
                                                  float threshold, float (&rescale)[2]) {

@@ -34,8 +34,8 @@ PrePostKernels pre_post_kernels() {
   }
 }
 
-/// The kernels before and after, and between them the kernels that `launch_main` launches, if there are work tiles;
-/// whether the first of these may start before the kernel in front of it has ended, it is told.
+/// Launches the preprocess and postprocess kernels, and between them those that `launch_main` launches, if there are
+/// work tiles. `launch_main` is told whether its first kernel may start before its predecessor has ended.
 template <typename LaunchMain>
 void launch_around(const PrePostKernels& pre_posts, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream,
                    const LaunchMain& launch_main) {

@@ -35,9 +35,9 @@ enum StepKind : int32_t {
   kStepAbsent = 8,    ///< with pairs: a work tile of an odd number of steps has no second one here
 };
 
-/// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
-/// row eight bfloat16, a multiple of lse (PrePostParams::lse_factor) and -delta as sums of three (24 bits), each
-/// followed by a zero.
+/// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction. Each row
+/// has eight bfloat16. They are a multiple of lse (PrePostParams::lse_factor) and -delta, each as a sum of three (24
+/// bits) followed by a zero.
 inline constexpr int kStatsFloats = kBlockM * 4;
 
 /// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
@@ -66,9 +66,9 @@ inline constexpr int32_t kDqStop = -2;
 template <int kDimQk, int kDimV>
 inline constexpr bool kIsSplit = shape_class(kDimQk, kDimV).backward_split;
 
-/// Which columns of dq of a step each warpgroup computes, in groups of 8, and where they lie in an accumulator tile:
-/// first those of warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the
-/// other. Halves where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
+/// Columns of dq of a step that each warpgroup computes, in groups of 8, and their place in an accumulator tile.
+/// Warpgroup 0 comes first, then warpgroup 1; in each, 16 rows a warp, and of these one column group after the other.
+/// Halves where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
 template <int kDimQk, bool kInPieces = (kDimQk > 128)>
 struct DqLayout {
   static constexpr int kGroups = kDimQk / 8;
@@ -87,8 +87,8 @@ struct DqLayout {
 };
 
 /// Layout if dq of a step is handed over in pieces of 32 columns (LargeTraits): piece by piece, 16 rows a warp. A
-/// warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the middle panel,
-/// which the warpgroups share.
+/// warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the shared middle
+/// panel.
 template <int kDimQk>
 struct DqLayout<kDimQk, true> {
   static constexpr int kGroups = kDimQk / 8;
@@ -173,10 +173,10 @@ struct alignas(1024) Smem {
   // of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of step i - 3 was done: with
   // three buffers nothing else must be waited for. Pairs of steps have room for two only, and PairBarriers.
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kAtOnce * Traits::kBytesDs];
-  // What the keys have where the queries have their terms: of eight equal rows eight columns each, for lse, for delta,
-  // and zeros for the other eight columns of both.
+  // Operand of the keys for the queries' terms. Eight equal rows have eight columns each, for lse, for delta, and zeros
+  // for the other eight columns of both.
   alignas(128) uint32_t ones[3][32];
-  // Not near the end: a matmul reads 1 KB twice here (the other eight columns are the same), but memcheck takes every
+  // Not near the end of shared memory: a matmul reads 1 KB twice here, as the other eight columns. memcheck takes every
   // operand for contiguous, and would report the 1 KB behind the last stage (docs/design/gpu_backends.md).
   alignas(128) float stats[Traits::kStages][kStatsFloats];
   alignas(128) float dq[Traits::kAtOnce * Traits::kAccumTileFloats];

@@ -46,9 +46,9 @@ enum StepKind : uint32_t {
   kStepStop = 1u << 21,    ///< no more work tiles
 };
 
-// A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
-// (begin16 + count16)) (count16 == 0: it sees nothing), then StepKind; bits 24-31 are the groups of 16 keys in which
-// the row intervals cut something off.
+// A step word. Bits 0-7 and 8-15: the window of the tile on which the warpgroup works, rows [16 * begin16, 16 *
+// (begin16 + count16)); count16 == 0: it sees nothing. Then StepKind. Bits 24-31: the groups of 16 keys in which row
+// intervals mask something.
 inline constexpr int kStepMaskShift = 24;
 __device__ __forceinline__ uint32_t pack_window(int begin16, int count16) {
   return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8);

@@ -9,12 +9,12 @@
 
 namespace tangram::sm90 {
 
-/// The step whose probabilities wait for their product with V: of how many keys that is (0: none waits), where its
-/// window begins, and how many rows of its V are valid.
+/// The step whose probabilities wait for their product with V: its number of keys (0: none waits), the begin of its
+/// window, and its valid rows of V.
 template <int kBlockN, bool kPacked>
 struct PendingStep {
-  // The producer begins with a V that belongs to no step, so that the very first work tile takes the path of all others
-  // and finds its instructions only once.
+  // The producer begins with a V that belongs to no step. So the very first work tile takes the path of all others,
+  // whose instructions then exist once.
   int32_t keys_ = kBlockN, begin16_ = 0, v_valid_ = kBlockN;
   /// Keys of the step; the shuffle tells the compiler that they are uniform in the warp.
   __device__ __forceinline__ int32_t uniform_keys() const { return __shfl_sync(0xffffffff, keys_, 0); }

@@ -41,7 +41,7 @@ struct Rings {
   __device__ __forceinline__ void make_uniform() {}
 };
 
-/// Rings in one register. Stage counts are powers of two and equal for K and V, so that two counts are enough; the
+/// Rings in one register. Stage counts are powers of two and equal for K and V, so that two counts are enough. The
 /// count of work tiles has the lowest bits.
 template <typename Traits>
 struct Rings<Traits, true> {

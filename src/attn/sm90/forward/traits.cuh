@@ -13,8 +13,8 @@
 namespace tangram::sm90 {
 
 /// With kSplitKv work tiles may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With
-/// kAnyDim head dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is
-/// written beyond them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
+/// kAnyDim head dims may be smaller than those of the class. TMA reads zeros beyond them, and stores leave out columns
+/// beyond them. Panels of shared memory are 64 columns wide, of which the last may be half used.
 template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
           ForwardWorkTiles kWorkTilesT = ForwardWorkTiles::kPlain>
 struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kWorkTilesT), kBlockNT> {
@@ -71,17 +71,17 @@ template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
     : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardWorkTiles::kGathered> {};
 
-/// For work tiles of many runs, of which the next is on its way from memory while one is loaded, by a thread that
-/// writes no messages. A kernel of its own: the others are 0.5 % slower with that, some spill.
+/// For work tiles of many runs. The thread that loads keys writes no messages and fetches the next run from memory
+/// while one is loaded. A kernel of its own: the others are 0.5 % slower with that, some spill.
 template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;
   static constexpr bool kMetadataWarp = true;
 };
 
-/// The query heads of a tile may be any number, of which as many rows as fit are used: of 192 rows all with 3, 6 or 12
-/// heads, 190 with 5 or 10, 189 with 7; of 128 rows more would be lost than packing gains. A kernel of its own: that of
-/// powers of two is 1 % slower with it.
+/// GQA ratio may be any number; a tile uses as many rows as fit. 192 rows: all with 3, 6 or 12 heads, 190 with 5 or 10,
+/// 189 with 7. With 128 rows more would be lost than packing gains. A kernel of its own: that of powers of two is 1 %
+/// slower with it.
 template <typename Traits>
 struct AnyPackTraits : Traits {
   static constexpr bool kAnyGqaRatio = true;

@@ -81,8 +81,8 @@ struct alignas(1024) Smem {
   uint64_t ds_full[Traits::kDsBuffers];
   GroupWorkTile work_tile;  // the planner's own
   // dS, keys by rows, 64 rows a panel: each warpgroup writes its keys, and reads all for dQ of its rows. Before a
-  // warpgroup writes that of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of
-  // step i - 2 was done: with two buffers nothing else must be waited for.
+  // warpgroup writes the buffer of step i, it has seen step i - 1 complete. The other warpgroup wrote that after its dQ
+  // of step i - 2 was done, so two buffers need no other wait.
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kBytesDs];
 };
 

@@ -19,8 +19,8 @@
 namespace tangram::sm90::token_backward {
 namespace {
 
-// Lists of a part, unless that would be less than kLeastWorkTiles work tiles: more memory would hardly be faster, since
-// each part keeps all multiprocessors busy for a while.
+// Bytes of the lists of a part, unless that is less than kLeastWorkTiles work tiles. More memory would hardly be
+// faster, since each part keeps all multiprocessors busy for a while.
 constexpr int64_t kListBytes = int64_t{256} << 20;
 constexpr int64_t kLeastWorkTiles = 1024;
 constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);

@@ -69,8 +69,8 @@ struct Planner {
     ptx::mbarrier_arrive(&smem.planned[stage]);
   }
 
-  /// Queries that see nothing, and those behind the last, are loaded as zeros, from outside of the tensor: what they
-  /// hold would reach others as 0 * NaN.
+  /// Queries that see nothing, and rows behind the last query, are loaded as zeros, from outside of the tensor.
+  /// Otherwise their values would reach other rows as 0 * NaN.
   __device__ __forceinline__ void load_rows(unsigned char* to, const TensorMap* map, uint64_t* full,
                                             const StepMessage& message) {
     const Packing& packing = params.lists.packing;
@@ -115,7 +115,7 @@ struct Producer {
       : params(params_in), smem(smem_in), warp(__shfl_sync(0xffffffff, threadIdx.x / 32, 0)) {}
 
   /// Reads the key of the step `ahead` keys after the message's. While the L2 cache is busy adding, reading a key takes
-  /// as long as copying its row, so it overlaps the copy of the step before. Consumers read these words as well, and
+  /// as long as copying its row. So it overlaps the copy of the step before. Consumers read these words as well, and
   /// which rows see the keys, a while later: then the L1 cache has them.
   __device__ __forceinline__ void read_key(const StepMessage& message, int32_t ahead) {
     const int32_t at = ahead + static_cast<int32_t>(threadIdx.x);

@@ -39,8 +39,8 @@ struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   static constexpr bool kOrdered = false;
 };
 
-/// Traits of deterministic calls. Work tiles store their contributions to keys, a row for each entry of their lists;
-/// the next kernel (collect.cuh) adds them in the order of work tiles. This includes work tiles of one query.
+/// Traits of deterministic calls. Work tiles store their contributions to keys, a row for each entry of their lists.
+/// The next kernel (collect.cuh) adds them in the order of work tiles. This includes work tiles of one query.
 template <typename ElementT, int kHeadDimT>
 struct OrderedTraits : Traits<ElementT, kHeadDimT> {
   using SmemType = query_backward::Smem<OrderedTraits>;

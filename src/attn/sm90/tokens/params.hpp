@@ -34,8 +34,8 @@ struct Params {
   bool out_is_float32;      ///< else the dtype of q
 };
 
-/// What the GPU tells the host of refused lists: the last one, in 16 bytes that a thread stores at once, and how many
-/// there were so far.
+/// Report of the GPU about refused lists: the last one, in 16 bytes that a thread stores at once, and their number so
+/// far.
 struct ControlBlock {
   struct alignas(16) Refused {
     int32_t row = 0;
