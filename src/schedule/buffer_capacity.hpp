@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What masks as data (tangram/mask_data.hpp) need of a buffer whose kernels do not gather, by what is known without the
-// data; for kernels that gather, builder::block_lists_of.
+// Capacity that masks as data (tangram/mask_data.hpp) need in a buffer whose kernels do not gather, computed without
+// the data. For kernels that gather see builder::block_lists_of.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace tangram::schedule {
 inline constexpr int64_t kLeastBlock = 16;
 
 /// Whether blocks of such a capacity fill the steps of kernels that do not gather, and are the same for all heads, as
-/// these want them.
+/// these kernels need.
 bool fills_steps(const MaskCapacity& capacity);
 
 /// What lists have room for in a buffer that does not gather: as `capacity` says, but for blocks that fill steps.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which forward kernel a mask gets, and the lists that it walks: whole work tiles, work tiles in parts, or gathered
-// runs; how many query heads share a tile, and how many groups of such heads share the L2 cache. Pure functions of the
-// mask, the shape and what the backend has (KernelTable). Backward: choose_sparse_backward.hpp.
+// Which forward kernel a mask gets, and the lists that it walks: whole work tiles, split-KV work tiles, or gathered
+// runs. Also how many query heads share a tile, and how many groups of such heads share the L2 cache. Pure functions of
+// the mask, the shape and what the backend has (KernelTable). Backward: choose_sparse_backward.hpp.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +32,9 @@ TileShape forward_tile(const KernelTable& kernels, const AttnShape& shape);
 
 /// What a forward pass reads of a key of a key head, K and V.
 inline int64_t forward_bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
-/// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
-/// key heads at a time, in sections of equal size. A section must last four times as long as the longest work tile,
-/// though, or the multiprocessors would wait for those with which the last section begins.
+/// Number of head groups whose data, `bytes_of_key` for each key of a K/V head, stays in the L2 cache. Whole K/V heads
+/// at a time, in sections of equal size. A section must last four times as long as the longest work tile, though.
+/// Otherwise multiprocessors would wait for the work tiles with which the last section begins.
 int32_t groups_per_section(const GpuModel& gpu, const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps,
                            int64_t longest_steps, int pack);
 

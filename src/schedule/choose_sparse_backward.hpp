@@ -25,8 +25,8 @@ class SparseBackwardChoice {
                        const KernelTable& kernels)
       : masks_(masks), shape_(shape), kernels_(kernels) {}
 
-  /// The list of calls that are predicted to end sooner with these kernels than with kernels that take so many steps;
-  /// nothing for others, where the backend has no such kernels, and where group_work_tiles() has no list.
+  /// The list of calls that are predicted to end sooner with these kernels than with `kv_stationary_steps` of the
+  /// KV-stationary kernels. Empty for other calls, without such kernels, and if group_work_tiles() has no list.
   std::optional<GroupList> choose(double kv_stationary_steps) const;
 
   /// Choice without a work list; a result only if these kernels are clearly faster. Steps are counted as if tiles began

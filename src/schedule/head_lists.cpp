@@ -18,8 +18,8 @@ namespace tangram::schedule {
 namespace {
 
 /// How many masks are scheduled together: as many as `cache_bytes` hold, with `bytes` a mask that multiprocessors read
-/// again. But a section must last four times as long as the longest work tile, or multiprocessors would wait for the
-/// work tiles with which the last section begins.
+/// again. But a section must last four times as long as the longest work tile. Otherwise multiprocessors would wait for
+/// the work tiles with which the last section begins.
 int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t total_steps, int64_t longest_steps,
                    int num_sms) {
   const int64_t most = num_masks;
@@ -330,8 +330,8 @@ class WorkJoiner {
     return work_tiles;
   }
 
-  /// Schedule of deterministic calls, in which the work tiles of a mask wait for each other in the order in which it
-  /// alone is scheduled: sections of masks.
+  /// Schedule of deterministic calls: sections of masks. Work tiles of a mask wait for each other in the order in which
+  /// the mask alone is scheduled.
   std::vector<WorkTile> schedule_in_turns() {
     int32_t accum_tiles = 0;
     std::vector<Queue> queues;

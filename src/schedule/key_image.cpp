@@ -23,7 +23,7 @@ constexpr int64_t kIntervalsPerTile = 2 * kKeyTileRows;
 
 int64_t tiles_of_keys(const AttnShape& shape) { return (shape.seqlen_k + kKeyTileRows - 1) / kKeyTileRows; }
 
-/// Head splits as for host-built masks, whichever schedule is chosen: more if a multiprocessor has few work tiles of
+/// Head splits as for host-built masks, whichever schedule is chosen. More if a multiprocessor has few work tiles of
 /// unequal length, and if they wait for memory.
 int32_t pieces_of(const AttnShape& shape, int64_t num_tiles, const GpuModel& gpu) {
   constexpr int64_t kWorkTilesEach = 8;

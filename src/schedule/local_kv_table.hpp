@@ -28,9 +28,9 @@ struct alignas(16) GranuleRange {
   friend bool operator==(const GranuleRange&, const GranuleRange&) = default;
 };
 
-/// For every granule of keys the range, or what lies between two, of its last key. A tile that lies in a range is
-/// looked up in vain only when it begins less than a granule before the range's end: both tensors must hold such
-/// keys. Throws InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
+/// For every granule of keys the range, or what lies between two, of its last key. The lookup of a tile inside a range
+/// fails only if it begins less than a granule before the range's end: both tensors must hold such keys. Throws
+/// InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
 /// Local K/V table in host memory, aligned to 16, for calls whose ranges change between launches

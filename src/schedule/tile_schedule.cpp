@@ -35,8 +35,8 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     if (uneven && kind == ScheduleClass::kNested && form.share_of_rest > 0) return 0.0;
     return (deterministic ? form.deterministic : form.cost_factor)[static_cast<size_t>(kind)];
   };
-  // From the quickest on: none can be better than its slowness times what all must take, and what takes longer than the
-  // best so far need not be played to its end. Of equal ones the first in kScheduleCandidates is meant.
+  // Candidates from the quickest on. None is better than its cost factor times the common work, and a simulation stops
+  // once it takes longer than the best so far. Of equal ones the first in kScheduleCandidates is meant.
   std::array<const ScheduleCandidate*, kScheduleCandidates.size()> forms;
   size_t count = 0;
   for (const ScheduleCandidate& form : kScheduleCandidates) {

@@ -32,10 +32,10 @@ inline bool can_cut(int group, int head_splits) {
 /// The first of `group` heads that belongs to a piece, whose last one ends where the next piece begins.
 inline int first_head_of_split(int group, int head_splits, int head_split) { return group * head_split / head_splits; }
 
-/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` pieces by query heads. The
-/// pieces of all KV heads, in the order of the heads, are scheduled in sections of `heads_in_l2` of them (0: all), one
-/// section after the other. Within a section the order is `Extents::order`. The last pieces decide how evenly the
-/// multiprocessors end: the last section may have more of them (`last_wave_heads`), and pieces by length may shrink
+/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` pieces by query heads. Head
+/// splits of all KV heads, in the order of the heads, are scheduled in sections of `heads_in_l2` splits (0: all), one
+/// section after the other. Within a section the order is `Extents::order`. The last splits decide how evenly the
+/// multiprocessors end. The last section may have more of them (`last_wave_heads`), and splits by length may shrink
 /// towards the end (`guided_divisor`).
 struct TileSchedule {
   int head_splits = 1;
@@ -45,8 +45,8 @@ struct TileSchedule {
   /// Max steps per piece; 0: no limit. Else a work tile is in as few pieces as that needs (at most `head_splits`). All
   /// pieces of a work tile are scheduled together, the longest pieces first, and `heads_in_l2` counts KV heads.
   int max_steps = 0;
-  /// With max_steps, unless 0: pieces may be longer than that, by section, as long as one part in so many of all steps
-  /// that are still to be scheduled. So few work tiles are cut before the end.
+  /// With max_steps: unless 0, splits of a section may be longer, up to the remaining steps divided by this (guided
+  /// scheduling). So few work tiles are cut before the end.
   int guided_divisor = 0;
   bool heads_innermost = false;  ///< as in Walk
 
@@ -60,8 +60,8 @@ struct TileSchedule {
 TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                                   std::span<const double> arrives = {}, bool deterministic = false);
 
-/// The tiles of `order` in the order in which `num_sms` multiprocessors take them when each takes the longest
-/// one whose keys are there, or if there is none, the one whose keys come next. `arrives`: when the keys of a tile are
+/// The tiles of `order` in the order in which `num_sms` multiprocessors take them. Each takes the longest tile whose
+/// keys are ready or, if there is none, the one whose keys are ready next. `arrives`: when the keys of a tile are
 /// there, in steps, by index into of_keys.
 std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
                                        std::span<const double> arrives);
@@ -73,8 +73,8 @@ inline int head_splits_for(int64_t max_steps, int64_t steps, int most) {
   return head_splits;
 }
 
-/// Calls visit(index into of_keys, first, last, pieces) in scheduled order: the pieces [first, last) of this key tile
-/// are scheduled one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of
+/// Calls visit(index into of_keys, first, last, pieces) in scheduled order. Head splits [first, last) of this key tile
+/// are scheduled one after the other, counted over all KV heads: split p of head h is number h * pieces + p. Pieces of
 /// a work tile come in order, and all query heads see the key tiles in the same order, but with guided_divisor.
 template <typename Visit>
 void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {

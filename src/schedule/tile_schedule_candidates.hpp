@@ -78,13 +78,13 @@ inline bool walks_heads_inside(const TileSchedule& how, bool same_begin, double 
 }
 
 /// In a section all work tiles of a document begin at once and with the same query tile. In deterministic calls each
-/// waits there for its turn, once for each of its heads and of its predecessors: a work tile of one head waits as long
-/// as it works. So deterministic calls with fewer heads a work tile are not scheduled in sections.
+/// waits there for its turn, once for each of its heads and predecessors. A work tile of one head waits as long as it
+/// works. So deterministic calls with fewer heads a work tile are not scheduled in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
-/// Whether deterministic calls avoid the schedule: sections of few heads, and sections by the cache unless there are
-/// more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96 to 1.11 times).
-/// `even`: as in schedule_of.
+/// Whether deterministic calls avoid the schedule. They avoid sections of few heads, and sections by the cache unless
+/// there are more than four and each lasts 150 steps. Rates relative to all heads at once: 0.95 to 1.0 if avoided, else
+/// 0.96 to 1.11. `even`: as in schedule_of.
 inline bool waits_in_sections(const ScheduleCandidate& form, const TileSchedule& how, const AttnShape& shape,
                               double even) {
   if (how.heads_in_l2 > 0 && has_few_heads(shape)) return true;
@@ -122,10 +122,10 @@ inline Quickest quickest(const Setting& in, std::span<const TileSchedule> of) {
   return {*best, least};
 }
 
-/// Sections of as many query heads as the cache holds queries, dout and sums of dq of, up to a quarter more where that
-/// makes them even: in two pieces or more, which end more evenly, but of two heads or more, of which fewer join; what
-/// ends first. Whole work tiles where neither can be. Uneven pieces are as many as there can be: the fewer heads they
-/// have, the longer they stay together.
+/// Sections of as many query heads as have queries, dout and dq sums in the cache, up to a quarter more if that makes
+/// them even. Two or more splits, which end more evenly, each of two heads or more, of which fewer join. Takes the
+/// candidate that ends first. Whole work tiles where neither can be. Uneven pieces are as many as there can be: the
+/// fewer heads they have, the longer they stay together.
 inline Quickest search_l2_tile_schedule(const Setting& in) {
   constexpr double kLarger = 1.25;
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;

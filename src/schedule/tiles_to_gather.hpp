@@ -21,8 +21,8 @@ struct GatheredWorkTiles {
   TileShape tile;
 };
 
-/// Which of them masks take whose blocks begin and end at multiples of so many rows, 0: anywhere: the larger ones,
-/// begun anew with each block, where these need fewer for it than the smaller ones.
+/// Work tiles for masks whose blocks begin and end at multiples of `block_rows` (0: anywhere). The larger tiles, begun
+/// anew with each block, if these need fewer of them than of the smaller ones.
 GatheredWorkTiles work_tiles_to_gather(int64_t block_rows, const AttnShape& shape, const KernelTable& kernels);
 /// Work tiles for one mask per head group, given by its slices.
 GatheredWorkTiles work_tiles_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape,

@@ -46,16 +46,16 @@ struct TileScheduleOptions {
   std::optional<TileSchedule> given;
   /// By heuristic_tile_schedule, as lists that a GPU builds; of default calls.
   bool by_rule = false;
-  /// The mask is that of one of so many head groups, each of the shape, that one launch computes: work tiles are chosen
-  /// and scheduled as if all groups saw it, and those of group `group` are kept, its heads counted from 0. Of default
+  /// The mask is that of one of several head groups, each of the shape, that one launch computes. Work tiles are chosen
+  /// and scheduled as if all groups saw it; those of group `group` are kept, its heads counted from 0. Of default
   /// calls.
   int num_groups = 1;
   int group = 0;
 };
 
-/// Work tiles of all KV heads, in the order that `choose_tile_schedule` finds for the GPU; if keys are awaited, in the
-/// order in which they come before all else. `tiles` is the list of the transposed `slices`, of a shape that follows
-/// the mask, with 64 queries a step.
+/// Work tiles of all KV heads, in the order that `choose_tile_schedule` finds for the GPU. If keys are awaited, first
+/// of all in the order of arrival. `tiles` is the list of the transposed `slices`, of a shape that follows the mask,
+/// with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                         const GpuModel& gpu, const AwaitedKeys& awaited_keys = {},
                         const TileScheduleOptions& options = {});

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The image of chosen blocks for kernels that gather (NOTE [block image]), or that are KV-stationary backward
-// (key_lists.hpp), from a table for each head group. A line is a block of queries of one head group; a bitmap says
-// which blocks of keys it sees, whose groups of 16 keys are what its tiles list, in the order of keys. In steps, each
-// of which all teams have done before the next begins: clear, mark, count, place, fill.
+// (key_lists.hpp), from a table for each head group. A line is a block of queries of one head group. A bitmap has the
+// blocks of keys that it sees; its tiles list their groups of 16 keys in the order of keys. In steps, each of which all
+// teams have done before the next begins: clear, mark, count, place, fill.
 #pragma once
 
 #include <cstdint>
@@ -229,8 +229,8 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
   place_columns(team, build.keys, first != kNoProblem);
 }
 
-/// Lists the groups of a line, with marks where three follow without a gap (mark_large_boxes), but not into the block
-/// on the diagonal, of which tiles list a part.
+/// Lists the groups of a line, and marks three that follow without a gap (mark_large_boxes). Marks do not reach into
+/// the block on the diagonal, of which tiles list a part.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, const BlockLists& lists, int32_t line) {
   if (build.state->refused) return;
@@ -393,8 +393,8 @@ TANGRAM_HOST_DEVICE void fill_block_work_tiles(const Team& team, const BlockBuil
   }
 }
 
-/// Mask `at` of the groups on the diagonal: the at-th group of a tile, or of tiles that are shorter than a group that
-/// of the at-th in it. The same for all tiles.
+/// Mask `at` of the groups on the diagonal: that of the at-th group of a tile, or, if tiles are shorter than a group,
+/// of the at-th tile in it. The same for all tiles.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& build, int32_t at) {
   const bool is_long = build.tile_rows >= kGroupKeys;

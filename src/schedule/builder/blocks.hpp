@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Slices of chosen blocks of keys. A bitmap says which there are: its rows are cut into runs of blocks for the forward
-// pass, its columns for the backward one, so that each walks as few runs as can be; no slice is longer than a block in
-// the other direction. In steps, each of which all teams have done before the next begins.
+// Slices of chosen blocks of keys. A bitmap says which blocks are chosen. Its rows are cut into runs of blocks for the
+// forward pass, its columns for the backward pass, so that each walks few runs. No slice is longer than a block in the
+// other direction. In steps, each of which all teams have done before the next begins.
 #pragma once
 
 #include <bit>

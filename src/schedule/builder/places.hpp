@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What builds the image of a mask in device memory works in and writes to: plain pointers, made on the host
+// Memory that builders of a mask image in device memory read and write. Plain pointers, made on the host
 // (build_layout.hpp) and the same for every mask of a buffer.
 #pragma once
 
@@ -147,8 +147,8 @@ struct AssignedRun {
   int32_t first = 0, end = 0;
 };
 
-/// What deterministic calls want besides, see turns.hpp. Runs are those of the work tiles of one head, in the order in
-/// which these are scheduled, and in a work tile in that of its walk.
+/// What deterministic calls want besides, see turns.hpp. Runs of the work tiles of one head, in scheduled order, and
+/// inside a work tile in the order of its walk.
 struct Turns {
   int32_t max_segments = 0;            ///< 0: of other calls
   AssignedRun* scheduled = nullptr;    ///< [max_runs]

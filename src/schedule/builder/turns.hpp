@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Turns of deterministic calls, as work_list.cpp counts them: a run adds to a query tile as number `turn`, the number
+// Turns of deterministic calls, as work_list.cpp counts them. A run adds to a query tile as number `turn`: the number
 // of runs that come before it in the schedule and visit that tile. Where neighbouring tiles of a run have one turn they
 // are a segment. The steps:
 //
@@ -11,8 +11,8 @@
 //   list_turns   a warp a query tile   the segments that begin there, to their runs
 //   fill_turns   a warp a key tile     the segments of its runs in the order of the walk, to the image
 //
-// The first three come between place_lists() and the filling of the image, since a mask whose turns have no room must
-// become one that shows nothing; the others come behind.
+// The first three come between place_lists() and the filling of the image: a mask whose turns exceed the capacity must
+// become one that shows nothing. The others come after it.
 #pragma once
 
 #include <cstdint>
