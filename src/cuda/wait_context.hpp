@@ -56,8 +56,8 @@ TANGRAM_HOST_DEVICE constexpr WaitFailure unpack(uint64_t word) {
           static_cast<int>(word >> 34 & 65535), static_cast<int>(word >> 50 & 4095)};
 }
 
-/// Failure of kind kCall: call tags (up to 19 bits) of the rank that noticed it and of its peer, stored where other
-/// kinds have stage, pass and detail.
+/// Failure of kind kCall: call tags (up to 19 bits) of the reporting rank and of its peer, in the place of stage, pass
+/// and detail of other kinds.
 struct CallTags {
   uint32_t reporter = 0;
   uint32_t peer = 0;
