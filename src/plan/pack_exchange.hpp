@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What must change hands where some causal documents lie with one rank and the rest with the other. Where a rank holds
-// all rows of a document from row y on and the other row y - 1, each of the y rows before moves once, whichever rank
+// What must change hands where some causal documents lie with one rank and the rest with the other. If a rank holds all
+// rows of a document from row y on, and the other rank row y - 1, each of the y rows before moves once, whichever rank
 // holds it. So a cut document costs y, the place of its last cut, and the rows before it may lie as they balance best.
 #pragma once
 

@@ -14,8 +14,8 @@ namespace tangram {
 
 namespace {
 
-// Prices of area in multiples of all rows for an overload by the mean area, and of a row too many or too few: they
-// grow, so that what must give way gives way where it is cheap.
+// Prices of area (in multiples of all rows, for an overload by the mean area) and of a row too many or too few. Prices
+// grow, so that concessions are made where they are cheap.
 constexpr std::array<double, 5> kPricesOfArea = {1, 2.8, 7.7, 22, 60};
 constexpr double kPriceOfRow = 4;
 constexpr double kLastPriceOfRow = 30;

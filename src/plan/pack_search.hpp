@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Improves how a causal pack is assigned to a few ranks, by the moves of refine.hpp: what these cost is known here
-// without looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
+// Improves the assignment of a causal pack to a few ranks, by the moves of refine.hpp. The cost of moves is computed
+// here without looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
 #pragma once
 
 #include <algorithm>

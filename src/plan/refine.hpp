@@ -41,8 +41,8 @@ struct CutCost {
   double rows_per_key = 0;  ///< remote rows that are worth as much as the cut, for every key seen there
 };
 
-/// A dispatch as runs, with its remote rows by component: a move changes few components, so that trying one costs what
-/// their runs cost to look at, however long they are.
+/// A dispatch as runs, with its remote rows by component. A move changes few components, so trying one costs a look at
+/// their runs, however long they are.
 class Refiner {
  public:
   /// Slices of a mask with `num_chunks` chunks of query rows, canonical and sorted by first row, kept by reference.

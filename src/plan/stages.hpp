@@ -19,8 +19,8 @@ struct StageCounts {
   int backward = 0;
 };
 
-/// Splits the remote rows of a rank into groups of about equal size that are contiguous in buffer order: sets
-/// `stage_fwd` and `stage_bwd` of its segments and cuts segments where a group ends. With `keep_remote_kv` the last
+/// Splits the remote rows of a rank into groups of about equal size that are contiguous in buffer order. Sets
+/// `stage_fwd` and `stage_bwd` of its segments and cuts segments at the end of a group. With `keep_remote_kv` the last
 /// backward group is the last forward group.
 void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool keep_remote_kv);
 

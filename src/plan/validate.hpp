@@ -21,8 +21,8 @@ struct UselessParameter {
 std::optional<UselessParameter> find_useless(const StrategyConfig& strategy);
 std::optional<UselessParameter> find_useless(const MovementConfig& movement);
 
-/// Throws InvalidArgument, its text starting with `function`, unless counts and dims are positive, the query heads are
-/// a multiple of the K/V heads, and a row is not too long.
+/// Throws InvalidArgument, its text starting with `function`, unless counts and dims are positive and a row is not too
+/// long. The query heads must be a multiple of the K/V heads.
 void validate_heads(const HeadConfig& heads, const char* function);
 
 /// Throws InvalidArgument, its text starting with `function`, unless every value is in range.

@@ -4,9 +4,9 @@
 // The clock: how long a pass takes on every rank, from the order of its program and the seconds of its parts. What
 // `make_plan`, `simulate` and predicted time lines say comes from it; they differ in where the seconds come from.
 //
-// A rank does one thing after the other. A cast starts when both sides have come to it and the link is free, and goes
-// on beside the rest; a rank that waits for it goes on when it has arrived. Every operation waits only for earlier ones
-// of the common order, so that one sweep over it, rank after rank, is exact.
+// A rank does one thing after the other. A cast starts when both sides have reached it and the link is free, and runs
+// beside other work. A rank that waits for it continues when it has arrived. Every operation waits only for earlier
+// ones of the common order, so that one sweep over it, rank after rank, is exact.
 #pragma once
 
 #include <span>

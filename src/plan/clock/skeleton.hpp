@@ -3,9 +3,9 @@
 
 // Skeleton: what of a program takes time or waits for others, in its order.
 //
-// NOTE [skeleton]: all ranks have the same skeleton, and it depends on the shape of a plan alone: how many stages, row
-// groups, chunks of heads. What ranks differ in, rows and areas, are loads (clock.hpp). So the order in which a pass is
-// timed is that in which its program was written, for plans that exist and for those that are only compared.
+// NOTE [skeleton]: all ranks have the same skeleton. It depends on the shape of a plan alone: its number of stages, row
+// groups and chunks of heads. What ranks differ in, rows and areas, are loads (clock.hpp). So a pass is timed in the
+// order in which its program was written, for plans that exist and for those that are only compared.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How HybridCP assigns documents. The longest come first; each goes to the smallest sub-group whose ranks may hold it,
-// of those to the one with the least work, as Megatron Core's hybrid context parallelism does (BalancedCPScheduler).
-// What is ours: every rank gets equally many rows, so a document that finds no room goes to a larger group, and the
-// last ones are cut to fill what is left.
+// How HybridCP assigns documents. The longest documents come first. Each goes to the smallest sub-group whose ranks may
+// hold it, of those to the one with the least work, as in Megatron Core's hybrid context parallelism
+// (BalancedCPScheduler). Unlike there, every rank gets equally many rows. So a document that does not fit goes to a
+// larger group, and the last ones are cut to fill the rest.
 #include <algorithm>
 #include <array>
 #include <limits>

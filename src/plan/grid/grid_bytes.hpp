@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a grid moves, in closed form: from the shape and the rows of a rank, so that a plan, the choice of a strategy
+// Bytes that a grid moves, in closed form, from its shape and the rows of a rank. So a plan, the choice of a strategy
 // and the simulator count the same.
 #pragma once
 

@@ -18,9 +18,9 @@ struct GridWork {
   std::vector<int64_t> areas;
 };
 
-/// The chunks of K/V heads that a rank exchanges: all at once, or for HCMS those of the configuration, or where it
-/// names none, those with the least predicted time, even or with a short first and last one. Throws InvalidArgument,
-/// starting with `function`, for chunks that are not positive or do not add up to the heads.
+/// The chunks of K/V heads that a rank exchanges: all at once, or for HCMS those of the configuration. If it names
+/// none, those with the least predicted time, even or with a short first and last one. Throws InvalidArgument, starting
+/// with `function`, for chunks that are not positive or do not add up to the heads.
 std::vector<int> head_chunks_of(const GridWork& work, const char* function);
 
 /// Times of each row group.

@@ -94,7 +94,7 @@ std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRing
                                      AttnPass pass, ClockTrace* trace = nullptr);
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows);
-/// Bytes in closed form: every key row of a document that several ranks share reaches the others, and its gradients
+/// Bytes in closed form. Every key row of a document that several ranks share reaches the other ranks; its gradients
 /// make as many hops and end at home.
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels);
 

@@ -16,7 +16,7 @@ struct MovementCost {
   double bytes = 0;  ///< that all ranks receive
 };
 
-/// Index of the choice that moves least among those predicted within 2 % of the fastest: the cost model cannot resolve
+/// Index of the choice that moves least among those predicted within 2 % of the fastest. The cost model cannot resolve
 /// smaller differences, so they are not worth bytes. The first of equal ones.
 size_t best_of(const std::vector<MovementCost>& costs);
 

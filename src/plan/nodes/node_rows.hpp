@@ -5,7 +5,7 @@
 //
 // NOTE [rails]: a row that ranks of another node need crosses to it once. It is received there by the *relay*, the rank
 // of the node on the row's rail, which forwards it inside. The rail of a row is its owner's own, unless more rows than
-// others leave or reach a node on that rail: then the owner hands it to another rank of its node, which sends it.
+// others leave or reach a node on that rail. Then the owner passes the row to another rank of its node, which sends it.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ struct NodeTraffic {
 };
 NodeTraffic traffic_of(const NodeRows& rows, const NodeShape& nodes);
 
-/// Moves rows to other rails where more than kRailLimit times as many are sent or received as a rank of the busiest
-/// node does on average. Deterministic.
+/// Moves rows to other rails if a rank sends or receives more than kRailLimit times the average of a rank of the
+/// busiest node. Deterministic.
 inline constexpr double kRailLimit = 1.1;
 void even_rails(NodeRows& rows, const NodeShape& nodes);
 

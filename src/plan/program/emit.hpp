@@ -17,8 +17,8 @@
 
 namespace tangram {
 
-/// What a program computes: one for each stage of each pass; with a grid, for each step between row groups and each
-/// number of heads in a chunk; where queries move, for each call.
+/// Calls that a program computes: one for each stage of each pass. With a grid, one for each step between row groups
+/// and each number of heads in a chunk. With QO communication, one for each call.
 struct ProgramMask {
   AttnShape shape;
   std::vector<AttnSlice> slices;
@@ -59,15 +59,14 @@ enum class KeyCalls {
 struct ProgramTarget {
   /// Casts read arguments and work, too; else regions of the arena alone.
   bool sends_from_anywhere = false;
-  /// For how many chunks of heads operands are sent for while another one computes; 0: for all at once, so that the
-  /// link is never idle between them, and what is copied together for later chunks is so while those of the first
-  /// move.
+  /// Number of chunks of heads whose operands are requested while another chunk computes; 0: all at once, so that the
+  /// link is never idle between them. Copies for later chunks then overlap transfers of the first.
   int chunks_ahead = 0;
   /// Parts of a cast of one float a row and head are filled up to multiples of so many.
   int64_t float_unit = 4;
-  /// Blocks of a ring land in memory of earlier ones, so that a pass needs as much for any number of ranks; so many
-  /// steps before it needs to a rank says that a block is free, each for a further block. Negative: the transport can
-  /// not, and every block has memory of its own.
+  /// Blocks of a ring reuse memory of earlier ones, so that a pass needs equally much for any number of ranks. A rank
+  /// announces a free block this many steps before it needs to, each step for one further block. Negative: the
+  /// transport can not, and every block has memory of its own.
   int ring_buffer_steps = -1;
 
   // Attention calls of K/V plans that run on a stream; all rows are requested at once.

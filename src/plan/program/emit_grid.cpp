@@ -3,9 +3,9 @@
 
 // Both passes of a plan with a grid: heads are exchanged chunk by chunk, rows attend in between.
 //
-// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 move (HCMS,
-// arXiv 2607.01817; with one chunk, Ulysses). Every head is computed by one call over the same rows and keys however
-// heads are cut, so results do not depend on the chunks.
+// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 move. This is
+// HCMS (arXiv 2607.01817); with one chunk, Ulysses. Every head is computed by one call over the same rows and keys
+// however heads are cut, so results do not depend on the chunks.
 #include <algorithm>
 #include <limits>
 #include <optional>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Forward, calls add up in float32 through (out, lse), and the rows of the next stage move meanwhile. Backward, dq
-// adds up in float32; dk and dv of a stage's rows are complete once it has computed, and move to their owners while
-// later stages compute. On a stream all rows are sent for at once, and one call may do the work of all stages.
+// Forward, calls add up in float32 through (out, lse), and the rows of the next stage move meanwhile. Backward, dq adds
+// up in float32. Gradients dk and dv of a stage's rows are complete once it has computed, and move to their owners
+// while later stages compute. On a stream all rows are sent for at once, and one call may do the work of all stages.
 #include <algorithm>
 #include <optional>
 #include <type_traits>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which calls of attention a pass over K/V that move alone is made of, what each computes, and which of a rank's own
-// K/V rows kernels read where they lie, so that they need not be copied into the K/V buffer.
+// The attention calls of a pass with K/V communication, and what each computes. Also which of a rank's own K/V rows
+// kernels read in place, so that they are not copied into the K/V buffer.
 #pragma once
 
 #include <cstddef>
@@ -43,8 +43,8 @@ std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const st
 /// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
 std::vector<LocalKvRange> local_ranges_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
 
-/// The keys that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
-/// before this one, the one before that, and so on. Flags are numbered by stage and rank (KvReadyFlags).
+/// The keys that other ranks send in a pass, in order of arrival. The order is stage by stage, and in each from the
+/// rank before this one, the one before that, and so on. Flags are numbered by stage and rank (KvReadyFlags).
 std::vector<KeyReadyFlag> ready_flags_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
 
 }  // namespace tangram

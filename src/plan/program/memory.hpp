@@ -13,8 +13,8 @@
 
 namespace tangram {
 
-/// NOTE [region lives]: a region is in memory from the first operation that names it to the last; a cast names what it
-/// reads and writes when it begins and when it is waited for.
+/// NOTE [region lives]: a region is in memory from the first operation that names it to the last. A cast names its
+/// sources and targets when it begins and when it is waited for.
 struct RegionLives {
   // By operation.
   std::vector<std::vector<int>> born;   ///< regions that none before it names

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// MovementWriter: what the programs of both passes of a plan in which queries move have in common: operands by groups
-// of heads, from where they are sent, where results lie and come back to.
+// MovementWriter: common parts of the programs of both passes with QO communication: operands by head groups, their
+// sources, and the places of results.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where the owners of rows receive partial results: each part in rows of its own, so that a plain cast brings it, and
-// no rank adds to rows that another rank writes.
+// Places where owners of rows receive partial results. Each part has rows of its own, so that a plain cast brings it,
+// and no rank adds to rows that another rank writes.
 #pragma once
 
 #include <cstddef>

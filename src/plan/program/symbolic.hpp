@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What verify knows of the memory of one rank: for each cell (NOTE [fingerprints]) its element, whether it was written,
-// and which transfers read or write it.
+// Memory of one rank in verify. Each cell (NOTE [fingerprints]) has its element, whether it was written, and which
+// transfers read or write it.
 #pragma once
 
 #include <array>

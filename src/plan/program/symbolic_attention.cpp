@@ -141,8 +141,8 @@ struct Call {
     return elements(sums.keys, sums.heads_kv,
                     [&](int64_t j, int g) { return seen[static_cast<size_t>(j)] == 0 ? Element() : pair(j, g); });
   }
-  /// Which of the two tensors a tile of keys is read from depends on where it lies: own keys near the end of a range
-  /// must be in both, others may be in the shard alone.
+  /// The place of a key tile decides from which of two tensors it is read. Own keys near the end of a range must be in
+  /// both; others may be in the shard alone.
   Element pair(int64_t j, int g) const {
     for (const LocalKvRange& local_range : local_ranges) {
       if (j < local_range.keys.begin || j >= local_range.keys.end) continue;

@@ -4,7 +4,7 @@
 // Memory of ranks without whole plans, which grow with the square of the ranks.
 //
 // NOTE [plan sketch]: the memory of a program follows from sizes alone: which tables a cast has does not matter. So a
-// plan is made of one rank, rank 0, which stands for the one that is asked about; its tables are empty, its slices say
+// plan is made of one rank, rank 0, which stands for the rank in question. Its tables are empty, and its slices say
 // only that there is something to compute. What it holds is what the programs of that plan hold: there is no second
 // account of what is in memory when. O(ranks) where every rank meets every other.
 #pragma once

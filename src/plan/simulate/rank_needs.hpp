@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a rank of a Tangram plan needs from others, counted from ranges: neither segments nor exchange tables are made,
-// whose number grows with the square of the ranks.
+// Rows that a rank of a Tangram plan needs from others, counted from ranges. Neither segments nor exchange tables are
+// made, whose number grows with the square of the ranks.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 // What strategies are made of: work of kernels and transfers, in seconds of a machine. How the steps of ranks play out
 // in time is the clock's (plan/clock).
 //
-// To add a strategy whose plan is a GridPlan: its name in simulate.cpp, and where its rows move in a new way, a pass in
+// To add a strategy whose plan is a GridPlan: its name in simulate.cpp and, if its rows move in a new way, a pass in
 // simulate_grid.cpp. For others a function of their own: it says for each rank what is computed (count_work), what is
 // received (Transfer) and what is held.
 #pragma once
@@ -69,8 +69,8 @@ double copy_seconds(const MachineModel& machine, double bytes);
 /// Seconds to read and write `bytes` around a transfer: heads put together or taken apart, gradients added.
 double packing_seconds(const MachineModel& machine, double bytes);
 
-/// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes: out forward, dq
-/// backward, in float32, are read and written once more.
+/// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes. It reads and writes
+/// out (dq) in float32 once more.
 double accumulate_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
 /// And of rounding them at the end.
 double rounding_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
