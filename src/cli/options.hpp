@@ -70,8 +70,8 @@ struct OutputOptions {
   std::string html;
 };
 
-/// Makes the program read the option as a decimal number and refuse what is no whole number in [min, max]; `min` is 0,
-/// or 1 as for options whose 0 means "not given". K and M behind a number are 1,024 and 1,024^2. CLI11 alone reads
+/// Makes the program read the option as a decimal number and refuse anything but whole numbers in [min, max]. `min` is
+/// 0, or 1 for options whose 0 means "not given". K and M behind a number are 1,024 and 1,024^2. CLI11 alone reads
 /// "010" as 8 and clips what 64 bits do not hold.
 void require_whole_number(CLI::Option& option, int64_t min, int64_t max = INT64_MAX);
 
@@ -104,9 +104,9 @@ void require_effect(const DistAttnConfig& config);
 /// The typed configuration; throws InvalidArgument naming the option at fault.
 DistAttnConfig make_config(const DistOptions& options);
 
-/// The mask made divisible for `config`, and what that took. A given chunk size is met exactly; otherwise rows of a
-/// rank become a multiple of the largest power of two up to 128 that costs at most one row in 16, so that the planner
-/// has chunks to choose from.
+/// The mask made divisible for `config`, and what that took. A given chunk size is met exactly. Otherwise rows of a
+/// rank become a multiple of a power of two up to 128, so that the planner can choose chunks. It is the largest that
+/// costs at most one row in 16.
 struct PaddedMask {
   Mask mask;
   int64_t pad_q = 0;

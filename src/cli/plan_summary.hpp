@@ -25,8 +25,8 @@ struct PlanSummary {
   /// Median milliseconds of processor time of make_plan, from a validated mask to the whole plan of all ranks.
   double plan_ms = 0;
   int64_t rows_lower_bound = 0;
-  /// K/V rows that cross ranks in a forward pass of Ring (everybody sees everything), and the K/V rows with the bytes
-  /// that Ulysses moves (q, k, v and out change sides; K/V heads are repeated where there are fewer than ranks).
+  /// K/V rows that cross ranks in a forward pass of Ring, in which all K/V visits every rank, and the bytes that
+  /// Ulysses moves, as K/V rows. Ulysses moves q, k, v and out; K/V heads are repeated if there are fewer than ranks.
   int64_t ring_rows = 0;
   int64_t ulysses_rows = 0;
   /// K/V rows that each rank sends.

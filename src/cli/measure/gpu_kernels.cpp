@@ -98,8 +98,7 @@ double measure_stage_overhead(const AttnBackend& backend, const HeadConfig& head
   return std::max(0.0, seconds[1] - seconds[0]);
 }
 
-/// Rows of K and V copied, and sums of float32 added to, by the kernels that do so during a step; more than a cache
-/// holds.
+/// Kernels that run during a step: they copy rows of K and V, and add to float32 sums. More rows than a cache holds.
 double measure_row_bytes_per_s(int num_turns) {
   constexpr int64_t kCopiedRows = 32768;
   constexpr int kRowDim = 128, kRowValues = kKeyHeads * kRowDim;
