@@ -4,7 +4,7 @@
 // MessageTransport: what transports between processes have in common that poll messages of each rank with each other,
 // whatever carries these.
 //
-// NOTE [messages of an operation]: for each operation every rank sends every other its signature. When all have come
+// NOTE [messages of an operation]: for each operation every rank sends every other its signature. When all have arrived
 // and fit, each piece of each tensor is one message, in the order of RowMessages, which is the same on both sides. A
 // rank that gives up tells all others, and one that waits says for whom: NOTE [who waits for whom].
 #pragma once

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Operation: every collective brought to one form, rows that go out of `sources` and rows that come into `targets`, so
-// that a transport has to know only how to move rows. And its signature, by which ranks find out that they do not mean
-// the same operation before anything is sent.
+// Operation: every collective in one form: rows that go out of `sources` and rows that come into `targets`. So a
+// transport has only to move rows. And its signature, by which ranks find out that they do not mean the same operation
+// before anything is sent.
 #pragma once
 
 #include <cstdint>

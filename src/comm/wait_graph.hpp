@@ -3,9 +3,9 @@
 
 // WaitGraph: who is to blame when nothing moves.
 //
-// NOTE [who waits for whom]: a rank that waits tells all others for whom, again and again. A rank that is waited for
-// and says nothing is the one that is missing; one that says for whom it waits itself is held up, too, and those come
-// in question. What a rank says always gets through to those who wait for it: they take all that it sent before,
+// NOTE [who waits for whom]: a rank that waits tells all others for whom, again and again. A rank that others wait for
+// and that says nothing is the missing one. A rank that says for whom it waits is held up too, and the ranks it waits
+// for are examined next. Reports of a rank always reach the ranks that wait for it: they take all that it sent before,
 // because it is no further than they are.
 #pragma once
 

@@ -20,7 +20,7 @@ namespace tangram::comm {
 /// tables taken from an image (NOTE [buffered image]). Copy engines would need a node of a graph for each copy; kernels
 /// move rows instead, on the caller's stream or beside it. All that a rank sends, it has sent before it waits, so that
 /// epochs end by the same induction. Slots are fixed, 0 for forward epochs and 1 for backward ones, as graphs that hold
-/// one pass or both want it: a rank may be one pass ahead of its peers.
+/// one pass or both need: a rank may be one pass ahead of its peers.
 class CopyEngineBuffer final : public BufferedPass {
  public:
   /// Collective; the specs of all ranks are alike and valid.

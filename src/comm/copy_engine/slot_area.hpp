@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// SlotArea: memory on every rank that peers write into, in copies ("slots") that passes take in turns, with the flags
-// by which the ranks give slots back to each other; SlotTensors: where the tensors of one pass lie in it.
+// SlotArea: memory on every rank that peers write into, in copies ("slots") that passes use in turn, with the flags by
+// which ranks release slots to each other. SlotTensors: places of the tensors of one pass in it.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@
 
 namespace tangram::comm {
 
-/// NOTE [shared areas]: flags hold epochs, which only grow and are one sequence over all passes of a communicator, each
-/// slot has its own credit, and a rank tells every peer at the end of every epoch. So passes of different masks, of
+/// NOTE [shared areas]: flags hold epochs, which only grow and are one sequence over all passes of a communicator. Each
+/// slot has its own credit, and a rank notifies every peer at the end of every epoch. So passes of different masks, of
 /// different tables and tensors, may use one area: a pass finds in a slot what another one has left.
 class SlotArea {
  public:

@@ -15,9 +15,9 @@
 
 namespace tangram::comm {
 
-/// NOTE [buffered image] Kernels are given the places of arrays and the most that these may hold; how much they hold
-/// stands in the facts in front. Chunks, of which a plan has few or many, stand at the end, so that a copy ends with
-/// what it needs.
+/// NOTE [buffered image] Kernels get the places of arrays and their capacity; the facts at the begin of the image hold
+/// the current lengths. Chunks, of which a plan has few or many, stand at the end, so that a copy ends with what it
+/// needs.
 struct BufferedCounts {
   uint32_t tag = 0;             // of the call's facts
   int32_t own_chunks[2] = {};   // from, to: copied when an epoch is opened, zeros behind the last row among them

@@ -42,9 +42,9 @@ class DeviceMailbox {
   DeviceMailbox(DeviceCommunicator& communicator, Device device, BoxBytes box_bytes)
       : communicator_(communicator), device_(std::move(device)), box_bytes_(box_bytes) {}
 
-  /// Enqueued on `stream`, as an epoch of DevicePass for each box that the longest message fills: the same calls in the
-  /// same order on all ranks. The first call of a size prepares a box: collective, synchronises. Throws InvalidArgument
-  /// for counts that do not fit; whatever else goes wrong aborts the communicator.
+  /// Enqueued on `stream`, as one epoch of DevicePass for each box that the longest message fills. All ranks make the
+  /// same calls in the same order. The first call of a size prepares a box: collective, synchronises. Throws
+  /// InvalidArgument for counts that do not fit; whatever else goes wrong aborts the communicator.
   void all_to_all(const ByteMoves& moves, void* stream);
 
  private:

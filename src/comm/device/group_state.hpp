@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// GroupState: what the device transports have in common on the host: the control block through which hosts and kernels
-// tell each other of failures, the names of passes, counters.
+// GroupState: common host state of the device transports: names of passes, counters, and the control block through
+// which hosts and kernels report failures.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HostControlBlock: a row of host memory for each rank that all ranks of a node can read and write, and a watchdog that
-// looks there whether they still live, and what their kernels wait for. Over several nodes see ControlLinks.
+// HostControlBlock: a row of host memory for each rank that all ranks of a node can read and write. A watchdog reads
+// there whether ranks still live, and what their kernels wait for. Over several nodes see ControlLinks.
 #pragma once
 
 #include <atomic>
@@ -56,9 +56,9 @@ class HostControlBlock {
   /// reading it. Not for two threads of one rank at once.
   void give_up(int rank, std::string_view reason) noexcept;
 
-  /// Shows all ranks what calls of `rank` are about, and returns the tag by which they find it: 19 bits that hash the
-  /// facts, so that two ranks' are equal when their calls are (and one in half a million when they are not); 0 for
-  /// facts that say nothing. Not for two threads of one rank at once.
+  /// Shows all ranks what calls of `rank` are about, and returns their tag: a hash of 19 bits. Two tags are equal if
+  /// their calls are, and one in half a million times if they are not; 0: no facts. Not for two threads of one rank at
+  /// once.
   uint32_t show_fingerprint(int rank, const CallFingerprint& fingerprint);
   /// What rank showed under that tag, while it is among the last 16 that differ.
   std::optional<CallFingerprint> fingerprint(int rank, uint32_t tag) const;

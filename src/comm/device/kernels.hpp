@@ -65,8 +65,8 @@ struct MoveParams {
   char* const* bases = nullptr;
   const int32_t* range = nullptr;  // [2]: which of the chunks, of which there are at most `count`; null: the first
 };
-/// Opens an epoch: counts, tells the peers which pass and of which call, waits for the credits, and writes the epoch
-/// into their cells; beside that copies `own`, with as many thread blocks as fit at once.
+/// Opens an epoch: counts, tells the peers the pass and call, waits for the credits, and writes the epoch into their
+/// cells. Also copies `own`, with as many thread blocks as fit at once.
 void launch_begin(const EpochParams& params, const MoveParams& own, bool dependent, cudaStream_t stream);
 
 struct WaitParams {

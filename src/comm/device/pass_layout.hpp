@@ -30,25 +30,25 @@ struct PeerPieces {
   friend bool operator==(const PeerPieces&, const PeerPieces&) = default;
 };
 
-/// Which rows of the return area are added to each owned row: `entries[begin[r]] ... entries[begin[r + 1] - 1]`, by
-/// ascending source, of which the first `num_before[r]` come from ranks below the owner.
-/// Of all owned rows, or of some, one after the other.
+/// Rows of the return area that are added to each owned row: `entries[begin[r]] ... entries[begin[r + 1] - 1]`, by
+/// ascending source. The first `num_before[r]` come from ranks below the owner. Of all owned rows, or of some, one
+/// after the other.
 struct MergeTable {
   std::vector<int32_t> begin;
   std::vector<int32_t> entries;
   std::vector<int32_t> num_before;
 };
 
-/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has a range of
-/// its own, the rows of a range in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing
-/// is added on arrival: the owner merges the ranges in rank order at the end, so that results are reproducible.
+/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has its own
+/// range. Rows of a range are in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing is
+/// added on arrival: the owner merges the ranges in rank order at the end, so that results are reproducible.
 struct PassLayout {
-  /// By stage: to whom, in the order rank + 1, rank + 2, ..., so that no rank is everybody's first; from rows of the
-  /// source to rows of the peer's receive buffer.
+  /// Sends by stage, in the order rank + 1, rank + 2, ..., so that no rank is the first of all. From rows of the source
+  /// to rows of the peer's receive buffer.
   std::vector<std::vector<PeerPieces>> casts;
   /// By stage: from whom rows come, in the order of their arrival (rank - 1, rank - 2, ...).
   std::vector<std::vector<int>> cast_sources;
-  /// By stage: to whom partial rows go back; from rows of the partial tensor to rows of the owner's return area (before
+  /// Returns of partial rows by stage: from rows of the partial tensor to rows of the owner's return area (before
   /// `place_returns`: of the range).
   std::vector<std::vector<PeerPieces>> returns;
   std::vector<std::vector<int>> return_sources;

@@ -40,8 +40,8 @@ class OwnedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A word of device memory that a stream raises when it has come so far, without a kernel: kernels on other streams can
-/// wait for it. Not in graphs, which would raise it to the same value again.
+/// A word of device memory that a stream raises, without a kernel, when it has reached a point. Kernels on other
+/// streams can wait for it. Not in graphs, which would raise it to the same value again.
 class StreamWord {
  public:
   StreamWord();

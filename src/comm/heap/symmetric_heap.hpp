@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// SymmetricHeap: device memory of every rank that every other rank can write, whether the ranks are processes of one
-// host (descriptors over Unix sockets) or threads of one process, on several GPUs or on one.
+// SymmetricHeap: device memory of every rank that every other rank can write. Ranks are processes of one host
+// (descriptors over Unix sockets) or threads of one process, on several GPUs or on one.
 #pragma once
 
 #include <cstddef>

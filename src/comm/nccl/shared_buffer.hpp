@@ -14,7 +14,7 @@
 namespace tangram::comm {
 
 /// Buffer as large as the largest pass needs. Rounded up to a power of two unless it is to be exact, so that it rarely
-/// grows; if it grows, earlier passes keep the smaller one. Passes may share it, because epochs use it in order:
+/// grows. If it grows, earlier passes keep the smaller one. Passes may share it, because epochs use it in order:
 /// transfers run on one stream of the group, which waits for the caller's (NcclPass::transfer).
 class SharedBuffer {
  public:
