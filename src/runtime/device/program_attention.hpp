@@ -91,9 +91,9 @@ class ProgramAttention {
   bool makes_one_call() const;
   void find_sizes();
   void prepare_passes();
-  /// NOTE [lists ahead]: lists of the backend are begun first, on other threads. Those of the forward pass are made
-  /// beside all else that a key needs, and those of the backward pass in the background until that pass is called, so
-  /// that the forward pass of a new mask never waits for it.
+  /// NOTE [lists ahead]: lists of the backend are begun first, on other threads. Lists of the forward pass are made
+  /// beside the other parts of a key. Lists of the backward pass are made in the background until that pass is called,
+  /// so the forward pass of a new mask never waits for them.
   void begin_masks();
   void prepare_masks();
   /// Tells the peers where it throws: they may have begun the pass.
