@@ -78,8 +78,8 @@ struct AttnForwardArgs {
   ConstTensorView v_local;
   /// At least AttnBackend::workspace_bytes, or none.
   AttnWorkspace workspace;
-  /// In place of MaskRequest::local_ranges: a table that write_local_kv_table() wrote (local_kv_table.hpp), in
-  /// memory(), read when the call runs. Null: none. Keys of it lie in k_local and v_local, which must be given.
+  /// Local K/V table instead of MaskRequest::local_ranges, written by write_local_kv_table() (local_kv_table.hpp) in
+  /// memory(). Read when the call runs; null: none. Keys of it lie in k_local and v_local, which must be given.
   const void* local_kv_table = nullptr;
 };
 
@@ -169,7 +169,8 @@ class AttnBackend {
     return call.deterministic ? MaskPart::kBackwardOrdered : MaskPart::kBackward;
   }
 
-  /// On any thread, without a call of the device's runtime. Throws InvalidArgument for what the backend cannot do.
+  /// Derives the metadata of a mask. May run on any thread and calls no runtime of the device. Throws InvalidArgument
+  /// for what the backend cannot do.
   virtual std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const = 0;
 
   /// An exact slot, or a padded one for any masks of `capacity`. A padded slot may allocate and wait. Its calls wait
@@ -177,16 +178,16 @@ class AttnBackend {
   /// InvalidArgument for what the backend cannot do, NotAvailable where its device is missing.
   virtual std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity = nullptr) const = 0;
 
-  /// Into an exact slot: adds the parts, or replaces them; calls of other parts may be made meanwhile. `stream` is
-  /// ignored. Into a padded slot: one copy on `stream`, which must not be capturing, behind all calls that read the
-  /// mask before. Allocates no device memory; waits only if the copies of several earlier masks have not run yet.
-  /// Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
+  /// Installs metadata in a slot. Exact slot: adds the parts, or replaces them; calls of other parts may be made
+  /// meanwhile. `stream` is ignored. Into a padded slot: one copy on `stream`, which must not be capturing, behind all
+  /// calls that read the mask before. Allocates no device memory; waits only if the copies of several earlier masks
+  /// have not run yet. Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
   virtual void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream = nullptr) const = 0;
 
-  /// Into a padded slot: a mask that lies in the memory of the device, by kernels on `stream`. No host waits for it,
-  /// and it may be captured but for the first time, when it allocates. A mask that turns out to be wrong shows nothing,
-  /// and MaskSlot::check_errors() tells. Throws InvalidArgument, before anything is enqueued, for what can be seen
-  /// without the data.
+  /// Installs a mask in device memory in a padded slot, by kernels on `stream`. No host waits for it, and it may be
+  /// captured but for the first time, when it allocates. A mask that turns out to be wrong shows nothing, and
+  /// MaskSlot::check_errors() tells. Throws InvalidArgument, before anything is enqueued, for what can be seen without
+  /// the data.
   virtual void install_device(MaskSlot& /*slot*/, const MaskData& /*data*/, void* /*stream*/) const {
     throw InvalidArgument("AttnBackend::install_device: needs a backend with padded slots (got another)");
   }

@@ -63,7 +63,7 @@ class BufferedPass {
   /// epoch goes on.
   virtual void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
   virtual TensorView recv_buffers(AttnPass pass, int tensor) const = 0;
-  /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.
+  /// Destinations of rows of return tensor `tensor`, by rank, in device memory; null for this rank.
   virtual void* const* return_areas(int tensor) const = 0;
   /// After the kernel that stored partial rows there; as in DevicePass.
   virtual void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,

@@ -99,7 +99,7 @@ class Communicator {
   virtual std::unique_ptr<CommHandle> all_to_all_v(const ConstTensorView& send, std::span<const int64_t> send_rows,
                                                    const TensorView& recv, std::span<const int64_t> recv_rows,
                                                    std::string_view label) = 0;
-  /// In place over all ranks, in rank order.
+  /// Reduces `values` in place over all ranks, in rank order.
   virtual void all_reduce(std::span<float> values, ReduceOp op, std::string_view label) = 0;
   virtual void barrier(std::string_view label) = 0;
   /// Throws InvalidArgument on every rank, naming `what` and the ranks that differ, unless all passed the same value.

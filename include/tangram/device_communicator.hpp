@@ -46,7 +46,7 @@ struct ReturnTensor {
   int dim = 0;
   /// Dtype of the tensors that reduce() gets: kFloat32, or reduce_dtype, which needs no conversion.
   DType partial_dtype = DType::kFloat32;
-  /// In which rows move: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
+  /// Dtype in which rows move: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
   DType reduce_dtype = DType::kFloat32;
 
   friend bool operator==(const ReturnTensor&, const ReturnTensor&) = default;
@@ -59,12 +59,12 @@ class DevicePass;
 /// The parts of all ranks' tables that peers need, if every rank knows them beforehand.
 struct AgreedRows {
   std::vector<int64_t> recv_buffers;  ///< by rank: rows of the receive buffers
-  /// By rank: begin of the returned rows of each stage and source, at [stage * size + source]. They are ordered by
+  /// Begin, by rank, of the returned rows of each stage and source, at [stage * size + source]. They are ordered by
   /// stage, then by source.
   std::vector<std::vector<int64_t>> return_begin;
   std::vector<int64_t> return_rows;  ///< by rank: of all of them
-  /// By stage, then by rank: the tables of all ranks, kept as long as this. Transports over
-  /// several nodes read them; empty: they gather them.
+  /// Tables of all ranks, by stage, then by rank; kept as long as this object. Transports over several nodes read them;
+  /// empty: they gather them.
   std::vector<std::vector<const Exchange*>> casts, reduces;
 };
 
@@ -145,7 +145,7 @@ class DevicePass {
   /// receive buffers, for later work on `stream`; or none, and nothing is copied.
   virtual int begin(std::span<const ConstTensorView> own, void* stream) = 0;
   int begin(void* stream) { return begin({}, stream); }
-  /// In a slot that end_kept of a pass with the same receive buffers kept: its rows are still there.
+  /// Begins an epoch in a slot that end_kept of a pass with equal receive buffers kept: its rows are still there.
   virtual int begin_kept(KeptSlot kept, void* stream) = 0;
 
   /// Receive buffer `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
@@ -175,8 +175,8 @@ class DevicePass {
   virtual void wait_started(int /*stage*/, void* /*stream*/) {}
   /// Multiprocessors that transfers take while they run, as far as the transport knows.
   virtual int transfer_sms() const { return 0; }
-  /// For kernels that wait inside, where they can (DeviceCommunicator::kernel_transfers). Everything that peers wait
-  /// for must be enqueued before such a kernel: call all casts of the epoch first.
+  /// Flags for kernels that wait inside, if the transport supports that (DeviceCommunicator::kernel_transfers).
+  /// Everything that peers wait for must be enqueued before such a kernel: call all casts of the epoch first.
   virtual KvReadyFlags ready_flags() const = 0;
 
   /// Sends the partial rows of `stage` to their owners. `partials`: one per return tensor, `[partial_rows, heads,
@@ -240,7 +240,7 @@ class Agreement {
   /// rank, naming what differs, unless that is so: now, or, on ranks that came first, from DevicePass::begin and
   /// DeviceCommunicator::check. The group is broken then.
   virtual void agree(const CallFingerprint& fingerprint, uint64_t options) = 0;
-  /// In place of agree() on a rank that cannot: InvalidArgument with `reason` on the others.
+  /// Replaces agree() on a rank that cannot take part; the others throw InvalidArgument with `reason`.
   virtual void refuse(std::string_view reason) = 0;
   /// Returns when all ranks have agreed on what this one was the last to name, so that collective calls may follow.
   /// Throws Timeout, naming who has not come.
@@ -284,7 +284,7 @@ class DeviceCommunicator {
   /// of a hash.
   virtual void set_call_fingerprint(const CallFingerprint& fingerprint) = 0;
 
-  /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
+  /// Reduces in place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
   /// Capturable. Calls must come in the same order on all ranks, but are no epochs.
   virtual void all_reduce(float* device_values, int count, ReduceOp op, void* stream) = 0;
   static constexpr int kMaxReduceValues = 8192;
@@ -299,8 +299,8 @@ class DeviceCommunicator {
   /// Rows and bytes that casts and reduces enqueued on this rank moved over links, as Communicator::counters: equal to
   /// the sums over the tables. Captured work counts once, at capture.
   virtual TrafficCounters counters() const = 0;
-  /// Over several nodes (DeviceCommunicatorConfig::ranks_per_node): what this rank really sent and received inside its
-  /// node and between nodes, rows that it hands on among them. Nothing over one node.
+  /// Rows that this rank really sent and received inside its node and between nodes, with the rows that it forwards
+  /// (DeviceCommunicatorConfig::ranks_per_node). Nothing over one node.
   virtual TrafficCounters within_node() const { return {}; }
   virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
@@ -351,9 +351,9 @@ struct DeviceCommunicatorConfig {
   /// rows between them, copy_engine inside them if `transport` says so. Transport nccl forwards nothing: each row goes
   /// from its owner to every rank that needs it.
   int ranks_per_node = 0;
-  /// By which numbers errors name the ranks; empty: 0, 1, ...
+  /// Numbers by which errors name the ranks; empty: 0, 1, ...
   std::vector<int> rank_names = {};
-  /// By rank: what errors call its node; empty: nodes have no names.
+  /// Names of the ranks' nodes in errors, by rank; empty: nodes have no names.
   std::vector<std::string> node_names = {};
 };
 

@@ -60,7 +60,7 @@ struct DistForwardArgs {
   /// Where to keep remote K/V, or null. Alike on every rank.
   KeptKv* kept = nullptr;
   AttnOptions options;
-  /// On GPUs: at least forward_workspace_bytes(), or none.
+  /// Workspace on GPUs: at least forward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
 
@@ -79,7 +79,7 @@ struct DistBackwardArgs {
   DsinkReduce dsink_reduce = DsinkReduce::kSum;  // kSsh gradients belong to rows and are never reduced
   const KeptKv* kept = nullptr;                  // what the forward pass kept, or null. Alike on every rank
   AttnOptions options;
-  /// On GPUs: at least backward_workspace_bytes(), or none.
+  /// Workspace on GPUs: at least backward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
 
@@ -134,7 +134,7 @@ std::string_view to_string(DeviceOverlap overlap);
 struct DistAttentionOptions {
   DeviceOverlap forward = DeviceOverlap::kAuto;
   DeviceOverlap backward = DeviceOverlap::kAuto;
-  /// Also prepares backward(). Without it, memory of forward() alone is held.
+  /// Whether backward() is prepared too. If not, memory of forward() alone is held.
   bool with_backward = true;
   /// Forward passes whose remote rows may be kept at one time, where the plan keeps any.
   int max_kept = 1;

@@ -58,9 +58,9 @@ class DistMaskBuffer {
   DistMaskBuffer(DistMaskBuffer&&) noexcept;
   DistMaskBuffer& operator=(DistMaskBuffer&&) noexcept;
 
-  /// On every rank, in the same order among all that ranks make together. Needs no rendezvous, except under
-  /// TANGRAM_SANITY_CHECK. It allocates no memory of the device, and waits for none of its work unless the copies of
-  /// several earlier plans have not run yet. Throws InvalidArgument
+  /// Sets the plan. Collective: on every rank, in the same order among all collective calls. Needs no rendezvous,
+  /// except under TANGRAM_SANITY_CHECK. It allocates no memory of the device, and waits for none of its work unless the
+  /// copies of several earlier plans have not run yet. Throws InvalidArgument
   /// - on every rank, with the plan set before still there, for a plan of another shape or one that exceeds the
   ///   capacity, named;
   /// - on every rank, now or when the next epoch is opened, if ranks set different plans or one lacks capacity for its

@@ -31,7 +31,7 @@ struct MaskCapacity {
   /// 128 are not gathered forward, nor backward if there are many key tiles. Without head_groups they use the kernels
   /// of other masks, at any head dims and without these limits.
   int64_t block_size = 0;
-  /// With block_size: so many equal groups of heads have blocks of their own; divides the K/V heads.
+  /// Number of equal head groups with blocks of their own, with block_size alone; divides the K/V heads.
   int head_groups = 1;
 
   friend bool operator==(const MaskCapacity&, const MaskCapacity&) = default;

@@ -49,7 +49,7 @@ inline constexpr MaskParts kBackwardParts = MaskPart::kBackward | MaskPart::kBac
 /// What is known of backward calls before they come, and decides which part they read.
 struct CallOptions {
   bool deterministic = false;
-  /// Without softcap, dsink, accumulation, scattered gradients, and keys in other tensors.
+  /// Whether calls have no softcap, dsink, accumulation, scattered gradients or local K/V.
   bool plain = false;
   /// Keys may come after the launch. Such calls had better begin when all keys are there where their part is
   /// kBackwardSparse.

@@ -111,17 +111,17 @@ struct Plan {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
-  /// With another strategy than Tangram's, areas and K/V rows alone: the rest is in `grid`. Where queries move too,
-  /// areas alone: the rest is in `movement`.
+  /// Tables of the ranks. Under another strategy than Tangram's they have areas and K/V rows alone: the rest is in
+  /// `grid`. With QO communication they have areas alone: the rest is in `movement`.
   std::vector<RankPlan> ranks;
   /// What the ranks do under another strategy; empty under Tangram's.
   GridPlan grid;
   /// What the ranks do where queries move too (`config.movement`); empty otherwise.
   MovementPlan movement;
   PredictedTime predicted;
-  /// With the strategy "auto" every strategy, the chosen one first, then by predicted step, impossible ones last; empty
-  /// where a strategy was named. One is chosen for both passes, by their sum: they share the ranks' rows and what the
-  /// forward pass leaves to the backward pass.
+  /// Candidates of strategy "auto": the chosen one first, then by predicted step, impossible ones last. Empty if a
+  /// strategy was named. One is chosen for both passes, by their sum: they share the ranks' rows and what the forward
+  /// pass leaves to the backward pass.
   std::vector<StrategyCandidate> candidates;
 
   int cp_size() const { return config.cp_size; }

@@ -65,7 +65,7 @@ class RankOfChunk {
   /// A rank for each chunk.
   std::vector<int> expanded() const { return {begin(), end()}; }
 
-  /// Over chunks, each step O(1).
+  /// Iterates over chunks; each step is O(1).
   class const_iterator {
    public:
     using iterator_category = std::forward_iterator_tag;

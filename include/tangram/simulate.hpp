@@ -21,7 +21,7 @@ struct StrategyPrediction {
   std::string strategy;
   /// Empty, or why the strategy cannot run here; everything below is 0 then.
   std::string infeasible;
-  /// With "auto": the strategy that plans have, and its layout. Empty otherwise.
+  /// Strategy that "auto" chose, and its layout; empty otherwise.
   std::string chosen;
   double forward_s = 0;
   double backward_s = 0;

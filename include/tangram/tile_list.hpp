@@ -18,7 +18,7 @@ struct TileShape {
   /// Tiles begin anew where the mask falls apart (at packed documents) if that saves tiles. Such tiles may have fewer
   /// rows anywhere; otherwise only the last one may.
   bool follows_mask = false;
-  /// Unless 0, tiles begin anew at multiples of so many rows, too, whatever the mask is: those before are shorter.
+  /// Number of rows at whose multiples tiles begin anew, for any mask; tiles before them are shorter. 0: none.
   int anew_every = 0;
 
   friend bool operator==(const TileShape&, const TileShape&) = default;
