@@ -58,7 +58,7 @@ struct KernelCatalog {
   int largest_head_dim = 0;
   /// Forward before backward, each in the order in which dimensions look for their class.
   std::vector<KernelFamily> families;
-  /// Nothing for dims that no kernel holds.
+  /// Class of head dims; nothing for dims that no kernel supports.
   std::optional<HeadDimClass> (*class_of)(int head_dim, int head_dim_v) = nullptr;
   /// Rates of the classes, relative to kernels of head dim 128.
   std::span<const HeadDimRate> rates;

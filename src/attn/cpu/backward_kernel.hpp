@@ -9,7 +9,8 @@
 
 namespace tangram::cpu::TANGRAM_ISA {
 
-/// With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half the rows pairs of two rows.
+/// Scratch of the backward pass. With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half
+/// the rows pairs of two rows.
 struct BackwardScratch {
   int64_t ld, ld_v;   // head dims rounded up to whole vectors; what is added is zero
   float* k;           // [kTileLanes / width, ld]

@@ -16,7 +16,7 @@
 
 namespace tangram::gpu {
 
-/// For so many query tiles, and accumulator tiles for work tiles in pieces.
+/// Numbers of query tiles, and of accumulator tiles of split work tiles.
 struct BackwardSizes {
   size_t tiles = 0;
   size_t accum_tiles = 0;

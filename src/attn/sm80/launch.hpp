@@ -22,7 +22,7 @@ struct Variant {
   SharedMemoryTier tier = SharedMemoryTier::kLarge;
 };
 
-/// On so many multiprocessors.
+/// Launch the kernels on `num_multiprocessors`.
 void launch_forward(const Variant& variant, const ForwardParams& params, int num_multiprocessors, cudaStream_t stream);
 void launch_combine(bool half, const ForwardParams& params, const CombineParams& combine, cudaStream_t stream);
 void load_combine(bool half);

@@ -40,7 +40,7 @@ struct ShapeClass {
   BackwardShape backward[2];  ///< likewise
 };
 
-/// In the order in which a class is looked for.
+/// Classes of head dims, in search order.
 inline constexpr ShapeClass kShapeClasses[] = {
     {32, 32, {{128, 128, 4}, {128, 128, 4}}, {{128, 2}, {128, 2}}},
     {64, 64, {{128, 128, 4}, {128, 64, 4}}, {{128, 2}, {128, 2}}},

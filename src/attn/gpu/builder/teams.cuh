@@ -122,7 +122,7 @@ struct BlockTeam : DeviceAtomics {
   }
 
  private:
-  /// To each lane what the warp of its number brings.
+  /// Gives each lane the value of the warp with its number.
   __device__ int64_t gather(int64_t of_warp) const {
     sync();  // all have read what was there before
     if (rank() % 32 == 0) words[rank() / 32] = of_warp;

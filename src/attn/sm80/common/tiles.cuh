@@ -25,8 +25,8 @@ struct TileLayout {
 
   static constexpr int bytes(int rows) { return rows * kRowBytes; }
 
-  /// By what the chunk index of a row is changed (exclusive or). Eight rows from a multiple of 8 on have eight places
-  /// for one chunk. Narrow rows begin alternately in two places of a span of 128 bytes.
+  /// Exclusive-or of a row's chunk index. Eight rows from a multiple of 8 on have eight places for one chunk. Narrow
+  /// rows begin alternately in two places of a span of 128 bytes.
   static __device__ __forceinline__ uint32_t change(uint32_t row) { return kWide ? row & 7 : row >> 1 & 3; }
 
   static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
@@ -40,7 +40,8 @@ struct TileLayout {
   static __device__ __forceinline__ uint32_t lane_columns_first(uint32_t lane) {
     return offset(lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
-  /// From there to 16 rows `row16` and columns `column16` further: the changes of chunks are those of the lane's row.
+  /// Moves an address by 16 rows `row16` times and 16 columns `column16` times; chunks are swizzled as in the lane's
+  /// row.
   static __device__ __forceinline__ uint32_t advance(uint32_t address, int row16, int column16) {
     constexpr int kPerSpan = kSpanBytes / 32;
     return (address ^ static_cast<uint32_t>(column16 % kPerSpan * 32)) +

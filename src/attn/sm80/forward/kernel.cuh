@@ -196,7 +196,7 @@ struct ForwardCta {
     }
   }
 
-  /// From scores to probabilities, relative to the references of their rows.
+  /// Turns scores into probabilities, relative to the references of their rows.
   __device__ __forceinline__ void apply_softmax(Probabilities& p, Scores& s, bool masked, int32_t k0) {
     if (masked) mask_tile(s, k0);
     if constexpr (Traits::kSoftcap) {

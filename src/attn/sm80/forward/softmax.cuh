@@ -13,7 +13,7 @@ namespace tangram::sm80 {
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
-/// Over the four lanes that share a row.
+/// Maximum over the four lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));

@@ -15,7 +15,7 @@
 
 namespace tangram::sm80 {
 
-/// For any head dimensions of the class kDimQk, kDimV.
+/// Traits for any head dims of the class kDimQk, kDimV.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
           SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct ForwardTraits {

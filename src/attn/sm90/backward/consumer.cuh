@@ -87,7 +87,7 @@ struct Consumer : ConsumerBase<Traits> {
     ptx::pin_registers(s);
   }
 
-  /// From S, and dP in flight, to dV and dK in flight, and dS in shared memory.
+  /// Finishes a step. Before: S is there and dP in flight; after: dV and dK are in flight, and dS is in shared memory.
   __device__ __forceinline__ void finish_step(Scores& s, Scores& dp, uint32_t visible, bool first) {
     const uint32_t stage = here.stage();
     const bool masked = smem.step[stage].kind & kStepMasked;

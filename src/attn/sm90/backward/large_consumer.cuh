@@ -178,7 +178,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
     this->await_dout();
     this->template issue_product<4>(dp, smem.v + this->nothing(), smem.dout[here.stage()], smem.stats[here.stage()]);
   }
-  /// Nothing: stops the writer.
+  /// Stops the writer.
   __device__ __forceinline__ void stop() { pass_piece(here.step * Layout::kPieces); }
 };
 

@@ -148,7 +148,7 @@ template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kPrePostThreads) before_kernel(const __grid_constant__ PrePostParams params) {
   begin_call<Element, kHeadDim, kHeadDim, false>(params);
 }
-/// For any head dimensions of the class.
+/// Preprocess kernel for any head dims of the class.
 template <typename Element, int kDimQk, int kDimV>
 __global__ void __launch_bounds__(kPrePostThreads) before_any_dim_kernel(const __grid_constant__ PrePostParams params) {
   begin_call<Element, kDimQk, kDimV, true>(params);

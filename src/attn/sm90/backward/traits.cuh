@@ -112,7 +112,8 @@ struct DqLayout<kDimQk, true> {
   }
 };
 
-/// With kAnyDim head dimensions may be smaller than those of the class, as in the forward kernel.
+/// Configuration of the kernels. With kAnyDim head dims may be smaller than those of the class, as in the forward
+/// kernel.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT, bool kAnyDimT>
 struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   using Panels = PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN>;
@@ -148,11 +149,11 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static_assert(kShape.backward_at_once > 0);
 };
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
 struct Traits : Config<ElementT, kHeadDimT, kHeadDimT, kSoftcapT, kDeterministicT, kTurnsT, false> {};
 
-/// For any head dimensions of the class.
+/// Traits for any head dims of the class.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT>
 struct AnyDimTraits : Config<ElementT, kDimQkT, kDimVT, kSoftcapT, kDeterministicT, true, true> {};
 

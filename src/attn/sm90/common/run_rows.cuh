@@ -25,8 +25,8 @@ __device__ __forceinline__ void describe_run(Message& message, const TileRange& 
   message.interval_begin = run.interval_begin;
 }
 
-/// In closed form (interval_begin < 0) `row` in [row_begin, row_end) sees [interval_begin_of(row),
-/// interval_end_of(row)), others nothing.
+/// Visible keys of a row. In closed form (interval_begin < 0) `row` in [row_begin, row_end) sees
+/// [interval_begin_of(row), interval_end_of(row)), others nothing.
 template <typename Message>
 __device__ __forceinline__ int32_t interval_begin_of(const Message& message, int32_t row) {
   return max(message.slice_begin, row + message.min_diag);

@@ -54,7 +54,7 @@ struct ShapeClass {
   int backward_stages = 0;
 };
 
-/// In the order in which a class is looked for.
+/// Classes of head dims, in search order.
 inline constexpr ShapeClass kShapeClasses[] = {
     // Exponentials take longer than products, as long with 64: a third warpgroup keeps both busy.
     {.head_dim = 32,

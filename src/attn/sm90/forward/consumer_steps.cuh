@@ -71,8 +71,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
     return next;
   }
 
-  /// Without lazy rescaling: moves the references, exponentiates, and waits for the pending product, which is in
-  /// flight. K of `stage` is free once the maxima are known. Returns the next step's word.
+  /// Softmax without lazy rescaling: moves the references, exponentiates, and waits for the pending product, which is
+  /// in flight. K of `stage` is free once the maxima are known. Returns the next step's word.
   template <int kN>
   __device__ __forceinline__ uint32_t look_once(float (&s)[kN / 2], float (&row_sum)[2]) {
     float rescale[2] = {1.0f, 1.0f};

@@ -11,7 +11,7 @@
 
 namespace tangram::sm90 {
 
-/// With Traits::kAnyGqaRatio.
+/// Query heads of a tile, with Traits::kAnyGqaRatio.
 __device__ __forceinline__ int32_t heads_of_tile(const ForwardParams& params) {
   return static_cast<int32_t>(params.packing & 0xffff);
 }

@@ -12,9 +12,10 @@
 
 namespace tangram::sm90 {
 
-/// With kSplitKv work tiles may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With
-/// kAnyDim head dims may be smaller than those of the class. TMA reads zeros beyond them, and stores leave out columns
-/// beyond them. Panels of shared memory are 64 columns wide, of which the last may be half used.
+/// Configuration of the kernels. With kSplitKv work tiles may be parts of query tiles, whose rows go to a float32
+/// workspace (PartParams). With kAnyDim head dims may be smaller than those of the class. TMA reads zeros beyond them,
+/// and stores leave out columns beyond them. Panels of shared memory are 64 columns wide, of which the last may be half
+/// used.
 template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
           ForwardWorkTiles kWorkTilesT = ForwardWorkTiles::kPlain>
 struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kWorkTilesT), kBlockNT> {
@@ -51,11 +52,11 @@ struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kD
   static_assert(kBlockN % 16 == 0 && kBlockN <= 128);
 };
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT, bool kPartsT = false>
 struct ForwardTraits : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, kPartsT, false> {};
 
-/// For any head dimensions of the class, for whole tiles and for parts.
+/// Traits for any head dims of the class, for whole tiles and for split-KV parts.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct AnyDimForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT), kSoftcapT, true, true> {};
@@ -71,8 +72,8 @@ template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
     : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardWorkTiles::kGathered> {};
 
-/// For work tiles of many runs. The thread that loads keys writes no messages and fetches the next run from memory
-/// while one is loaded. A kernel of its own: the others are 0.5 % slower with that, some spill.
+/// Traits for work tiles of many runs. The thread that loads keys writes no messages and fetches the next run from
+/// memory while one is loaded. A kernel of its own: the others are 0.5 % slower with that, some spill.
 template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;

@@ -45,7 +45,7 @@ __device__ __forceinline__ int32_t first_key(int32_t entry) { return entry < 0 ?
 template <typename Traits>
 struct Smem;
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT>
 struct Traits : PanelSizes<kHeadDimT, kHeadDimT, kRows, kKeys> {
   using Element = ElementT;

@@ -28,7 +28,7 @@ struct alignas(16) StepMessage {
   uint32_t seen_blocks;  ///< ListHead::seen_blocks
 };
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT>
 struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   using Params = token_backward::Params;
