@@ -26,7 +26,7 @@ struct WorkTileShape {
 
 /// The kernels of a backend for one pair of head dims. Abilities that a backend has not are left as they are here.
 struct KernelTable {
-  /// By ForwardWorkTiles; of kMany and kGathered, where there are no others, those of kPlain.
+  /// Work tiles by ForwardWorkTiles; kMany and kGathered equal kPlain if they have none of their own.
   WorkTileShape forward[4];
   /// Rows of queries times heads from which work tiles of kMany are taken.
   int64_t many_rows = std::numeric_limits<int64_t>::max();

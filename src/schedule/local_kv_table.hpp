@@ -28,8 +28,8 @@ struct alignas(16) GranuleRange {
   friend bool operator==(const GranuleRange&, const GranuleRange&) = default;
 };
 
-/// For every granule of keys the range, or what lies between two, of its last key. The lookup of a tile inside a range
-/// fails only if it begins less than a granule before the range's end: both tensors must hold such keys. Throws
+/// Range of the last key of every granule, or the gap between two ranges. The lookup of a tile inside a range fails
+/// only if it begins less than a granule before the range's end: both tensors must hold such keys. Throws
 /// InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 

@@ -75,7 +75,7 @@ class CountedMultiprocessors {
     free_[at & mask_] += static_cast<int32_t>(count);
     any_[(at & mask_) / 64] |= uint64_t{1} << (at % 64);
   }
-  /// To the next time at which one is free; there is one.
+  /// Advances to the next time at which a multiprocessor is free; there must be one.
   void next() {
     uint64_t word = any_[(now_ & mask_) / 64] >> (now_ % 64);
     if (word == 0) {

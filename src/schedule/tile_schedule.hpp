@@ -66,7 +66,7 @@ TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnSha
 std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
                                        std::span<const double> arrives);
 
-/// In how many pieces, of at most `most`, a work tile of `steps` is for each of them to have at most `max_steps`.
+/// Number of head splits, at most `most`, of a work tile of `steps` so that each has at most `max_steps`.
 inline int head_splits_for(int64_t max_steps, int64_t steps, int most) {
   int head_splits = 1;
   while (head_splits < most && (steps > max_steps * head_splits || !can_cut(most, head_splits))) ++head_splits;

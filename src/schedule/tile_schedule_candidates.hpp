@@ -31,8 +31,8 @@ inline ScheduleClass kind_of(const Extents& extents, double spread) {
   return extents.group_ends.size() > 1 ? ScheduleClass::kPacked : ScheduleClass::kNested;
 }
 
-/// By ScheduleClass, how many times its makespan a candidate takes, beside other candidates; 0: not tried on such
-/// masks.
+/// Cost factors by ScheduleClass: measured time of a candidate relative to its makespan, compared with other
+/// candidates; 0: not tried on such masks.
 using CostFactors = std::array<double, kNumScheduleClasses>;
 
 struct ScheduleCandidate {
@@ -77,9 +77,10 @@ inline bool walks_heads_inside(const TileSchedule& how, bool same_begin, double 
   return same_begin && (how.heads_in_l2 == 1 || spread < kUnequalSpread || group % how.head_splits != 0);
 }
 
-/// In a section all work tiles of a document begin at once and with the same query tile. In deterministic calls each
-/// waits there for its turn, once for each of its heads and predecessors. A work tile of one head waits as long as it
-/// works. So deterministic calls with fewer heads a work tile are not scheduled in sections.
+/// Whether there are few query heads per K/V head. In a section all work tiles of a document begin at once and with the
+/// same query tile. In deterministic calls each waits there for its turn, once for each of its heads and predecessors.
+/// A work tile of one head waits as long as it works. So deterministic calls with fewer heads a work tile are not
+/// scheduled in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
 /// Whether deterministic calls avoid the schedule. They avoid sections of few heads, and sections by the cache unless

@@ -57,7 +57,7 @@ TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
   return group <= 3;
 }
 
-/// In how many pieces a work tile of `steps` is, as head_splits_for for groups that are cut.
+/// Number of head splits of a work tile of `steps`, like head_splits_for for groups that are cut.
 TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t max_steps, int64_t steps, int group) {
   int head_splits = 1;
   if (!is_cut_by_rule(group)) return head_splits;

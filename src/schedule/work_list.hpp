@@ -36,7 +36,7 @@ struct WorkList {
   bool zeroed_sums = true;                        ///< dq is added to zeros, else the first addition stores
   std::vector<DqOrderSegment> dq_order_segments;  ///< of all runs, in deterministic calls; empty where there are none
   int32_t num_masks = 1;                          ///< see NOTE [tables of masks]
-  /// With TileScheduleOptions::num_groups, of each of `work_tiles`: what share of all steps is scheduled before it.
+  /// Share of all steps that is scheduled before each of `work_tiles`, with TileScheduleOptions::num_groups.
   std::vector<double> scheduled_before;
 };
 
@@ -44,7 +44,7 @@ struct TileScheduleOptions {
   BackwardCalls calls = BackwardCalls::kBoth;
   /// Overrides choose_tile_schedule, for measurements (benchmarks/schedule/time_tile_schedules.cpp).
   std::optional<TileSchedule> given;
-  /// By heuristic_tile_schedule, as lists that a GPU builds; of default calls.
+  /// Whether default calls are scheduled by heuristic_tile_schedule, like lists that a GPU builds.
   bool by_rule = false;
   /// The mask is that of one of several head groups, each of the shape, that one launch computes. Work tiles are chosen
   /// and scheduled as if all groups saw it; those of group `group` are kept, its heads counted from 0. Of default

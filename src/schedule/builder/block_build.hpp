@@ -14,7 +14,7 @@ namespace tangram::schedule::builder {
 /// Bytes of the builder's workspace, which must begin as zeros.
 size_t block_build_bytes(const BlockImageLayout& image);
 
-/// With these two pieces of memory, aligned to 256.
+/// Build in these two pieces of memory, aligned to 256.
 BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std::byte* to);
 
 /// Throws InvalidArgument for errors that show without the indices. The table has other head groups than the image,

@@ -65,13 +65,13 @@ struct BlockLists : BlockIndices {
   TANGRAM_HOST_DEVICE uint32_t bits(const BlockBuild& build, int32_t line, int32_t word) const {
     return build.words[int64_t{line} * words_per_line + word];
   }
-  /// Without the block on the diagonal of causal ones and those behind.
+  /// Word of visible blocks before the block on the diagonal, if blocks are causal.
   TANGRAM_HOST_DEVICE uint32_t full_bits(const BlockBuild& build, int32_t line, int32_t word) const {
     const uint32_t all = bits(build, line, word);
     const int32_t diagonal = line % lines_per_mask - word * 32;  // its bit
     return !causal || diagonal >= 32 ? all : diagonal <= 0 ? 0 : all & ((uint32_t{1} << diagonal) - 1);
   }
-  /// With it.
+  /// Word of visible blocks up to the block on the diagonal, if blocks are causal.
   TANGRAM_HOST_DEVICE uint32_t seen_bits(const BlockBuild& build, int32_t line, int32_t word) const {
     const uint32_t all = bits(build, line, word);
     return causal ? up_to_diagonal(all, line % lines_per_mask, word) : all;

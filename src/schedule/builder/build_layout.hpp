@@ -25,7 +25,7 @@ class BuildLayout {
   size_t bytes() const { return bytes_; }
   int64_t max_slices() const { return build_.max_slices; }
 
-  /// With these two pieces of memory, aligned to 256.
+  /// Build in these two pieces of memory, aligned to 256.
   SortBuild at(std::byte* memory, std::byte* image) const;
 
  private:

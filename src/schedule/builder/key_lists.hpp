@@ -58,7 +58,7 @@ TANGRAM_HOST_DEVICE void clear_columns(const Team& team, const KeyBuild& build, 
   for (int64_t i = first + team.rank(); build.rest && i < count; i += step) build.words[i] = 0;
 }
 
-/// That a block of queries of a mask sees one of keys.
+/// Marks that a block of queries of a mask sees a block of keys.
 template <class Team>
 TANGRAM_HOST_DEVICE void mark_column(const Team& team, const KeyBuild& build, const BlockColumns& columns, int32_t mask,
                                      int32_t row, int32_t key_block) {

@@ -193,7 +193,7 @@ TANGRAM_HOST_DEVICE void note(const Team& team, State& state, int32_t index, Pro
   team.lower(&state.first_problem, problem_at(index, problem));
 }
 
-/// By one thread: the mask is not taken.
+/// Refuses the mask. Called by one thread.
 TANGRAM_HOST_DEVICE inline void refuse(State& state, Problem problem, int32_t index, int64_t got, int64_t other) {
   state.report = {state.report.num_refused + 1, 0, problem, index, got, other};
   state.refused = true;

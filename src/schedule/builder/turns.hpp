@@ -89,7 +89,8 @@ TANGRAM_HOST_DEVICE void count_turns(const Team& team, const TurnBuild& build, i
                  [&](int32_t scheduled, int32_t /*turn*/) { team.add(&build.turns.first_segment[scheduled], 1); });
 }
 
-/// Also corrects the walk: heads are inside where work tiles begin alike, however they are scheduled.
+/// Counts turns and places their segments. Also corrects the walk: heads are inside where work tiles begin alike,
+/// however they are scheduled.
 template <class Team>
 TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
   State& state = *build.state;
