@@ -31,7 +31,7 @@ Dispatch dispatch_keys(const Mask& mask, const Dispatch& q_dispatch, const DistA
 /// Rows of a chunk when the planner chooses: 128, 64 or else the largest divisor of `rows_per_rank` below.
 int64_t finest_chunk_size(int64_t rows_per_rank);
 
-/// The same assignment of rows to ranks with the largest chunks that can express it.
+/// Assignment of rows to ranks equal to `dispatch`, with the largest chunks that can express it.
 Dispatch coarsened(const Dispatch& dispatch);
 
 // The published algorithms. `areas` has a multiple of `cp_size` entries; the result is the rank of each chunk.

@@ -68,8 +68,8 @@ class PackSearch {
   PackSearch(const PackSearch&) = delete;
   PackSearch& operator=(const PackSearch&) = delete;
 
-  /// From a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic. Whether every rank has come
-  /// to hold its number of rows and no more area than it may.
+  /// Searches from an assignment with a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic.
+  /// Returns whether every rank has its number of rows and at most its area.
   bool run(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals);
 
   /// Rows that move, and what cuts inside of tiles cost beside.

@@ -36,7 +36,7 @@ struct ClockLoads {
   CastLoad& cast(size_t load, size_t rank) { return casts[load * static_cast<size_t>(num_ranks) + rank]; }
   double& attend(size_t index, size_t rank) { return attend_s[index * static_cast<size_t>(num_ranks) + rank]; }
 };
-/// Without loads.
+/// Loads of all zeros.
 ClockLoads empty_loads(const Skeleton& skeleton, int num_ranks, int num_cast_loads);
 
 /// A pass of one rank.

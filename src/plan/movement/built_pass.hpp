@@ -28,7 +28,7 @@ struct BuiltPass {
 
   MovementCost cost() const { return {time.total_s, bytes}; }
 };
-/// With the configured number of stages, or the best of those that are tried.
+/// Builds a pass with the configured number of stages, or the best of those tried.
 BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, AttnPass pass);
 
 /// Both passes.
@@ -45,7 +45,7 @@ MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork wo
 
 /// Fills movement, predicted and areas of the plan.
 void adopt(Plan& plan, MovementCandidate candidate);
-/// For each pass the best of candidates that have equally many head groups; empty where there are none.
+/// Best candidate for each pass, of candidates that have equally many head groups; empty where there are none.
 MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates);
 
 /// Largest area of a rank ÷ mean.

@@ -14,7 +14,8 @@ namespace tangram {
 
 namespace {
 
-/// By step, what the memory of a rank depends on: whether it computes, and the rows of its buffer (kSubRings).
+/// Kind of a rank: for each step whether it computes, and the rows of its buffer (kSubRings); its memory depends on
+/// that alone.
 using KindOfRank = std::vector<std::pair<bool, int64_t>>;
 
 /// A block that is sent on stays until it has been sent, computed with or not. For such steps it matters only whether

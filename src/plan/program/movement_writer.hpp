@@ -85,7 +85,7 @@ class MovementWriter {
   TensorRef arena(DType dtype, int64_t rows, const TensorRef& like) {
     return writer_.arena(dtype, rows, like.heads / groups_, like.dim);
   }
-  /// From where casts take results of `rows`.
+  /// Memory from which casts take results of `rows`.
   TensorRef sendable(DType dtype, int64_t rows, const TensorRef& like) {
     return on_stream() ? arena(dtype, rows, like) : work(dtype, rows, like);
   }
@@ -109,7 +109,7 @@ class MovementWriter {
 
   /// A tensor by groups: copied, or with one group itself. `fetched`: by some rank, `lent`: of this one.
   Operand operand(const TensorRef& given, bool fetched, bool lent, std::vector<RowSumOp>& copies);
-  /// By groups, in `result` where there are several.
+  /// Tensor by head groups, in `result` if there are several.
   TensorRef grouped(const TensorRef& given, const TensorRef& result, std::vector<RowSumOp>& copies);
   /// Operand of floats, one for each row and head.
   Operand float_operand(const TensorRef& own);

@@ -129,8 +129,8 @@ struct GroupCast {
   bool by_lse = false;
   /// Between the rows of a rank and its heads.
   bool exchanges_heads = false;
-  /// On streams: its targets were used before in the pass. No rank sends before the receiver has given the credit
-  /// (ReleaseCreditOp), which its GroupCastOp takes. The same on all ranks.
+  /// Whether the cast needs a credit: on streams, its targets were used before in the pass. No rank sends before the
+  /// receiver has given the credit (ReleaseCreditOp), which its GroupCastOp takes. The same on all ranks.
   bool credited = false;
 };
 

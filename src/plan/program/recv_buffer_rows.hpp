@@ -17,7 +17,7 @@ namespace tangram {
 /// Rows of the receive buffer of a group-reduce, which returns what each stage brought. Rows are assigned stage by
 /// stage, within a stage by rank: the order in which parts are added.
 struct RecvBufferRows {
-  /// By stage: a rank's rows, as they lie where it computed, to receive rows of their owners.
+  /// Casts by stage: from a rank's rows, as they lie where it computed, to receive rows of their owners.
   std::vector<Exchange> casts;
   int64_t rows = 0;       ///< that this rank takes
   int64_t most_rows = 0;  ///< that any rank takes

@@ -16,7 +16,7 @@ namespace {
 /// dv would be dk if nothing told them apart.
 const Element kOfDv = Element(7);
 
-/// For heads of queries and of keys: sums of elements over the intervals that slices show.
+/// Sums, for heads of queries and of keys of elements over the intervals that slices show.
 struct Sums {
   int64_t rows, keys;
   int heads_q, heads_kv;

@@ -22,7 +22,7 @@ struct SymbolicRank {
   SymbolicMemory memory;
   std::vector<int64_t> q_rows, k_rows;  // of its shards, in the sequence
   size_t next = 0;                      // operation
-  /// By cast and tensor: what was sent to each peer, in the order of the exchange.
+  /// Elements, by cast and tensor, that were sent to each peer, in the order of the exchange.
   std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
   std::vector<bool> posted, waited, given, ended_sends;
   bool waits_end_sends = true;  ///< of casts, as on the host; else WaitSendOp

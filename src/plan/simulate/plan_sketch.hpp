@@ -39,7 +39,7 @@ struct GridSketch {
   const Dispatch& q_dispatch;
   const Dispatch& k_dispatch;
   const std::vector<int>& head_chunks;
-  /// By step: whether some row group has something to compute in it.
+  /// Whether some row group computes in a step, by step.
   const std::vector<bool>& computes;
 };
 /// Plan::peak_bytes of the rank that needs most. A step takes memory while it runs. Only sums stay, on ranks that

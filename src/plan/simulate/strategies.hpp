@@ -72,7 +72,7 @@ double packing_seconds(const MachineModel& machine, double bytes);
 /// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes. It reads and writes
 /// out (dq) in float32 once more.
 double accumulate_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
-/// And of rounding them at the end.
+/// Seconds of rounding out (dq) at the end.
 double rounding_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
 
 /// Largest area of a rank (or row group) ÷ mean, `slices` as cut_by_rank gives them.
