@@ -49,7 +49,7 @@ class CopyEngineBuffer final : public BufferedPass {
   bool has_returns() const { return open_ == AttnPass::kBackward; }
   uint64_t peers() const;
   EpochParams epoch_params() const;
-  /// For flags of all peers, which this rank raises before at theirs.
+  /// Wait for the flags of all peers; this rank must have raised its own at theirs before.
   WaitParams wait_params(cuda::WaitKind kind) const;
   void require_open(const char* function) const;
   void check_begin(AttnPass pass, std::span<const ConstTensorView> sources) const;

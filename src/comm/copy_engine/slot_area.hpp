@@ -105,8 +105,8 @@ class SlotTensors {
     int64_t num_flags = 0;
     int64_t least_rows = 0;  // as SlotArea::Shape::least_bytes
   };
-  /// In `shared`'s area, or, if that is null, in one of its own. Collective where memory is made, before which it calls
-  /// `meet`.
+  /// Places tensors in `shared`'s area or, if that is null, in an area of their own. Collective if memory is made;
+  /// calls `meet` before that.
   SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotArea* shared, const Shape& shape,
               const std::string& label, const std::function<void()>& meet);
 

@@ -44,7 +44,7 @@ class ControlBlockAgreement final : public Agreement {
     std::vector<int> peers;  // that have not said it yet
   };
   void state(const AgreementRecord& statement);
-  /// With the mutex held. Forgets those who agree.
+  /// Compares records and forgets ranks that agree. The mutex must be held.
   void compare(Pending& pending);
   [[noreturn]] void disagree(std::string text);
   std::string difference(const AgreementRecord& own, int peer, const AgreementRecord& other) const;

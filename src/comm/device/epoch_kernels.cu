@@ -53,7 +53,7 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
 /// and the last kernel that counted has ended. A kernel that closes an epoch lets others be launched only after its own
 /// grid_dependency_wait().
 
-/// By a whole thread block of 256; the first thread has written the epoch when it returns.
+/// Opens an epoch, by a whole thread block of 256; the first thread has written the epoch when it returns.
 __device__ __forceinline__ void open_epoch(const EpochParams& params) {
   __shared__ uint64_t epoch, recv_buffer_epoch, return_epoch;
   if (threadIdx.x == 0) {

@@ -48,7 +48,7 @@ class GroupState {
   void check();
   /// This rank gives up and tells all others. The first reason stands.
   void give_up(std::string_view reason) noexcept;
-  /// From half of the time that waits have on, logs now and then what is waited for. On one thread.
+  /// Logs at intervals what is waited for, after half of the timeout of waits. Called on one thread.
   void note_wait(const cuda::WaitFailure& wait, double waited_s);
 
   /// Sets the call to which epochs opened from now on belong, as a tag for OpenedPass. Called by the thread that opens

@@ -36,7 +36,7 @@ class HostControlBlock {
   HostControlBlock(Communicator& control, double timeout_s);
 
   bool is_linked() const { return is_linked_; }
-  /// Over several nodes: this rank has heard of `rank` now.
+  /// Notes that this rank has heard of `rank` now (several nodes).
   void mark_alive(int rank);
 
   cuda::ControlBlockRow& row(int rank) const { return memory_->rows[rank]; }
@@ -70,7 +70,7 @@ class HostControlBlock {
   static constexpr uint64_t kStatements = 64;
   void make_agreement_record(int rank, const AgreementRecord& statement);
   uint64_t num_statements(int rank) const { return load(statements_row(rank).num_made); }
-  /// Over several nodes: so many of this rank's have been taken from here for all peers.
+  /// Notes that `num_statements` of this rank have been taken from here for all peers (several nodes).
   void mark_sent(uint64_t num_statements) { num_sent_.store(num_statements, std::memory_order_release); }
   /// Whether this rank's next statement would take the place of one that is still to be sent.
   bool is_ahead_of_links(int rank) const {

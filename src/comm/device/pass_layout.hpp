@@ -46,7 +46,7 @@ struct PassLayout {
   /// Sends by stage, in the order rank + 1, rank + 2, ..., so that no rank is the first of all. From rows of the source
   /// to rows of the peer's receive buffer.
   std::vector<std::vector<PeerPieces>> casts;
-  /// By stage: from whom rows come, in the order of their arrival (rank - 1, rank - 2, ...).
+  /// Sources of rows by stage, in order of arrival (rank - 1, rank - 2, ...).
   std::vector<std::vector<int>> cast_sources;
   /// Returns of partial rows by stage: from rows of the partial tensor to rows of the owner's return area (before
   /// `place_returns`: of the range).
@@ -56,7 +56,7 @@ struct PassLayout {
   std::vector<int64_t> return_begin;
   int64_t return_rows = 0;
   MergeTable merge;  ///< of all rows, unless DevicePassSpec::leaves_rows
-  /// By stage: rows that sources must have.
+  /// Rows that sources must have, by stage.
   std::vector<int64_t> source_rows;
   int64_t own_source_rows = 0;  ///< the same for own_rows
 

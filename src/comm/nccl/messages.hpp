@@ -15,7 +15,7 @@ namespace tangram::comm {
 
 /// Bytes for or from one peer. Those of a pair of ranks come in the same order on both.
 struct Message {
-  /// Into the staging buffer instead of a tensor.
+  /// Tensor number that means the staging buffer.
   static constexpr int kStaging = -1;
 
   int peer = 0;

@@ -54,7 +54,7 @@ struct NcclApi {
 
   /// Throws NotAvailable with the reason when `library` is not there, is no NCCL, or is too old.
   static NcclApi load(const std::string& library);
-  /// That of Env::nccl_library, loaded once.
+  /// API of Env::nccl_library, loaded once.
   static const NcclApi& get();
 
   /// Throws CommError with NCCL's own text unless `result` is kSuccess or kInProgress.
