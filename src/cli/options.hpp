@@ -77,7 +77,7 @@ void require_whole_number(CLI::Option& option, int64_t min, int64_t max = INT64_
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);
-/// For verbs that plan a step: which strategy, its parameters, and whether queries move.
+/// Adds the options of verbs that plan a step: strategy, its parameters, and movement.
 void add_strategy_options(CLI::App& app, DistOptions& options);
 /// The parameters alone, for the strategies that have them.
 void add_strategy_parameters(CLI::App& app, DistOptions& options);

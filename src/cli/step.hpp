@@ -42,7 +42,7 @@ struct StepResult {
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
-  /// With --ranks-per-node: ranks of a node, and what one step really sent between nodes.
+  /// Ranks of a node with --ranks-per-node, and what one step really sent between nodes.
   int ranks_per_node = 0;
   int64_t node_rows = 0;  // K/V rows of the forward pass
   int64_t node_forward_bytes = 0;

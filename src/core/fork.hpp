@@ -76,7 +76,7 @@ class ForkMutex {
     holder_.store(0, std::memory_order_release);
     holder_.notify_one();
   }
-  /// For the holder: whether the holder before was a thread of the parent.
+  /// Whether the holder before was a thread of the parent. Called by the holder.
   bool was_abandoned() const { return was_abandoned_; }
 
  private:

@@ -88,7 +88,7 @@ class HostBuffer {
   std::unique_ptr<void, Release> memory_;
 };
 
-/// For vectors of scratch.
+/// Allocator for vectors of scratch.
 template <class T>
 struct HostAllocator {
   using value_type = T;

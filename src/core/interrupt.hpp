@@ -19,7 +19,7 @@ struct InterruptHook {
   void (*postpone)(const std::exception_ptr& error) noexcept = nullptr;
 };
 
-/// For the process; at first there is none.
+/// Sets the hook of the process; at first there is none.
 void set_interrupt_hook(const InterruptHook& hook);
 
 /// A wait or a loop asks at least this often.
@@ -30,7 +30,7 @@ void check_interrupt();
 /// check_interrupt() for destructors: keeps the error for the next check_interrupt().
 void postpone_interrupt() noexcept;
 
-/// For loops: asks the hook when kInterruptInterval has passed since it last did, or since it was made.
+/// Clock for loops: asks the hook if kInterruptInterval has passed since it last did, or since it was made.
 class InterruptClock {
  public:
   void check() {

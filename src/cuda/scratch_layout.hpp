@@ -26,7 +26,7 @@ class ScratchLayout {
     bytes_ += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
     return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
-  /// So far.
+  /// Bytes of all parts added so far.
   size_t bytes() const { return bytes_; }
 
  private:

@@ -9,7 +9,7 @@
 
 namespace tangram::cuda {
 
-/// For what a kernel waited.
+/// Event for which a kernel waited.
 enum class WaitKind : uint32_t {
   kNone = 0,
   kReadyFlag = 1,     ///< rows of a group_cast
@@ -97,7 +97,7 @@ struct alignas(64) ControlBlockRow {
   char text[200] = {};     // why this rank gave up
 };
 
-/// In device memory, one for each rank.
+/// State of waits in device memory, one for each rank.
 struct WaitContext {
   uint64_t* abort = nullptr;          // the group has failed, a packed WaitFailure; device memory, written by any rank
   uint64_t* const* aborts = nullptr;  // [size] every rank's abort word

@@ -56,7 +56,8 @@ class Workspace {
   std::optional<cudaStream_t> last_stream_;  // that call's
 };
 
-/// For calls that bring no memory of their own, and have no communicator whose workspace they use. Throws CudaError.
+/// Workspace for calls without memory of their own and without a communicator whose workspace they use. Throws
+/// CudaError.
 Workspace& workspace_of_current_device();
 
 }  // namespace tangram::cuda

@@ -25,7 +25,7 @@ class PlanExecutor {
   virtual int64_t backward_workspace_bytes() const { return 0; }
 };
 
-/// Over host memory. `context` has plan, rank, communicator and backend, and must outlive the object.
+/// Executor over host memory. `context` has plan, rank, communicator and backend, and must outlive the object.
 std::unique_ptr<PlanExecutor> make_host_attention(RankContext& context);
 
 }  // namespace tangram

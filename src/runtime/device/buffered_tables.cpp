@@ -51,7 +51,7 @@ Exchange exchange_of_rank(const Plan& plan, int rank) {
   return exchange;
 }
 
-/// By owner: where the gradients of this rank's rows begin in what comes back, which is by rank.
+/// Begins, by owner, of the gradients of this rank's rows in the returned rows, which are by rank.
 std::vector<int64_t> return_begins(const Plan& plan, int rank) {
   std::vector<int64_t> begins(plan.ranks.size());
   for (int before = 0; before < rank; ++before) {

@@ -21,7 +21,7 @@ struct ReturnScatterMap {
   int num_ranks = 0;
   int64_t bytes = 0;
 
-  /// Without settled tensors. In return slot `slot`, for a call that is put on `stream`.
+  /// Scatter map, without final tensors, in return slot `slot`, for a call that is put on `stream`.
   DkvScatterMap in_slot(int slot, void* stream) const;
 };
 
