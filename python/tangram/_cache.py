@@ -149,7 +149,7 @@ class BoundedCache(Generic[T]):
 
 
 _left: list[object] = []
-"""Of the parent; what it holds of a GPU cannot be given back in a child."""
+"""Objects of the parent; their GPU memory cannot be released in a child."""
 
 
 def _after_fork() -> None:

@@ -24,7 +24,7 @@ _buffers: WeakSet[DistMaskBuffer] = WeakSet()
 
 
 class _Count:
-    """Of keys that were set."""
+    """Number of keys that were set."""
 
     __slots__ = ("value",)
 

@@ -46,7 +46,7 @@ def register(operator: Any, pairs_of: Callable[..., int]) -> None:
 
 
 def register_backward(operator: Any, pairs_of: Callable[..., int]) -> None:
-    """As above, for a backward operator, whose arguments behind dout are q, k and v."""
+    """Like `register`, for a backward operator, whose arguments behind dout are q, k and v."""
 
     def backward(*arguments: Any, out_val: Any = None) -> int:
         q, v = arguments[1], arguments[3]
@@ -56,7 +56,7 @@ def register_backward(operator: Any, pairs_of: Callable[..., int]) -> None:
 
 
 def forward_flops(q: Tensor, v: Tensor) -> int:
-    """Of a pair."""
+    """Forward FLOPs of a visible pair."""
     return 2 * (q.shape[2] + v.shape[2])
 
 

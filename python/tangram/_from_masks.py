@@ -35,7 +35,7 @@ def _runs_of_rows(np: Any, rows: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _in_a_row(masks: list[Mask]) -> Mask:
-    """Of sequences that lie one after the other and do not see each other."""
+    """Mask of sequences that lie one after the other and do not see each other."""
     if len(masks) == 1:
         return masks[0]
     slices, q_shift, k_shift = [], 0, 0

@@ -210,7 +210,7 @@ def mask_key_async(
     chunk_size: int | None = None,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> Future[DistAttnRuntimeKey]:
-    """The same on a thread in the background: the key of the next step while this step runs.
+    """mask_key on a background thread: the key of the next step while this step runs.
 
     A later mask_key with equal arguments finds it made; it is not the most recent key before that.
     """

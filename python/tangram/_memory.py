@@ -36,7 +36,7 @@ Provider = Callable[[], Iterable[MemoryRow]]
 _providers: list[Provider] = []
 _setters: dict[str, Callable[[int], None]] = {}
 _names = {"borders", "gpu_keys", "keys", "masks", "ranges"}
-"""Of caches that are made with their first entry."""
+"""Names of caches that are made with their first entry."""
 
 
 def register_rows(provider: Provider) -> Provider:
@@ -90,8 +90,8 @@ def memory_use() -> list[MemoryRow]:
     finds them, which keep theirs; `borders`: masks that tangram.flash_attn and layout="bshd" made. `host_buffers`:
     large buffers of passes on CPUs that wait for the next pass. `host_buffers_in_use`: buffers of running passes, and
     what forward passes keep for their backward passes. `gpu_keys`: lists and tables of keys on GPUs; `gpu_shared`:
-    receive buffers of all keys of a group, as large as the largest needs. What calls on GPUs compute in is torch's. `masks`
-    counts lists in GPU memory, too.
+    receive buffers of all keys of a group, as large as the largest needs. Workspaces of calls
+    on GPUs are torch's. `masks` counts lists in GPU memory, too.
 
     Plans are counted in `keys` and in `plans`, though they share their memory; `ranges` counts what it keeps of
     `masks`.

@@ -54,7 +54,7 @@ class Circle:
 
     store: Any
     index: int
-    """Of this rank in the circle."""
+    """Index of this rank in the circle."""
     members: Sequence[int]
     """By index: numbers in the group that meets."""
 
@@ -78,7 +78,7 @@ class Meeting:
     nodes: Sequence[Node]
     """By rank."""
     listener: int
-    """Of rank 0 with a port: a socket that listens there, for Group to take over; else -1."""
+    """Rank 0 with a port: a socket that listens there, for Group to take over; else -1."""
     rest_s: float
     """Seconds that are left to connect in."""
 

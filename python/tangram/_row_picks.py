@@ -20,7 +20,7 @@ from ._worker_thread import run_on_worker
 INDEX_BYTES = 4
 _FEW = 32
 _ROWS_OF_RUN = 512
-"""Of host memory, which a table saves as much time as a run costs."""
+"""Rows of host memory for which a table saves as much time as a run costs."""
 
 
 def expanded(runs: RowRuns, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -104,7 +104,7 @@ class RowPicks:
         return self._rows
 
     def of(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Those rows of `x`, `[len(self), ...]`, in memory of their own, and behind them those of `padding`."""
+        """The picked rows of `x`, `[len(self), ...]`, in memory of their own, and behind them those of `padding`."""
         ranges = self._ranges
         if ranges and (len(ranges) <= _FEW or not x.is_cuda):
             parts = [x[begin:end] for begin, end in ranges]

@@ -89,9 +89,9 @@ class _Moves:
         self.most = moves.most_rows
         """The most rows that go from any rank to another one."""
         self.fingerprint = fingerprint
-        """Of the dispatch, alike on all ranks."""
+        """Fingerprint of the dispatch, alike on all ranks."""
         self.most_bytes = INDEX_BYTES * moves.most_table_rows
-        """Of tables of both, on the rank where they are largest: NOTE [bytes of a key]."""
+        """Bytes of both tables, on the rank where they are largest: NOTE [bytes of a key]."""
 
     def run(self, key: DistAttnRuntimeKey, x: Tensor, label: str) -> Tensor:
         """The wanted rows. Collective."""

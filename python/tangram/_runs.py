@@ -66,7 +66,7 @@ class RunsToSlices:
         self._row += 1
 
     def mask(self, seqlen_k: int, max_slices: int | None) -> Mask:
-        """Of all rows that were added."""
+        """Mask of all rows that were added."""
         self._close(self._np.ones(len(self._begin), bool))
         self._require_few(max_slices)
         seqlen_q = self._row

@@ -105,7 +105,7 @@ class DistAttnRuntimeKey:
             (plan.q_dispatch.rows_per_rank, heads.num_heads_q, heads.head_dim),
             (plan.k_dispatch.rows_per_rank, heads.num_heads_kv, heads.head_dim),
         )
-        """Of q and of k on this rank."""
+        """Rows of q and of k on this rank."""
         self.sizes: dict[str, tuple[int, int]] = {
             "q": (self.total_seqlen_q, self.shapes[0][0]),
             "k": (self.total_seqlen_k, self.shapes[1][0]),
@@ -219,7 +219,7 @@ class DistAttnRuntimeKey:
         return DistAttention(plan, on_gpus, self.backend(backend, device), row_sinks, out, grads)
 
     def plan_for(self, dtype: torch.dtype, head_dim_v: int, overlap: OverlapConfig) -> Plan:
-        """Of the rows that the key shards, for heads and transfers that may be other ones."""
+        """Plan of the rows that the key shards, for heads and transfers that may be other ones."""
         h = self.config.heads
         if h.head_dim_v == head_dim_v and h.dtype == _NAMES[dtype] and overlap == self.config.overlap:
             return self.plan

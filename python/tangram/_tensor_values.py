@@ -107,7 +107,7 @@ class Watched:
 
 
 def watch(function: str, named_tensors: Iterable[tuple[Any, Hashable]]) -> Watched | None:
-    """Those of the tensors that are named by their places, to be read now."""
+    """Watches the tensors that are named by their places, to be read now."""
     tensors = {name: tensor for tensor, name in named_tensors if isinstance(name, _cuda.Place)}
     if not tensors:
         return None

@@ -40,13 +40,14 @@ class Identity:
     """
 
     process_groups: tuple[weakref.ref[Any], ...]
-    """Of this rank: one, or one for each dimension of a mesh. torch.distributed holds them until they are destroyed."""
+    """Process groups of this rank: one, or one for each dimension of a mesh. torch.distributed holds them until they
+    are destroyed."""
     ranks: tuple[int, ...]
-    """Of a mesh of several dimensions as it lists them; of a process group in order."""
+    """Ranks: those of a mesh of several dimensions as it lists them; those of a process group in order."""
 
     @property
     def is_mesh(self) -> bool:
-        """Of several dimensions."""
+        """Whether it is a mesh of several dimensions."""
         return len(self.process_groups) > 1
 
     def is_alive(self) -> bool:

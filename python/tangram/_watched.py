@@ -65,12 +65,12 @@ def call_of(number: int) -> Any:
 
 
 _num_frames = 0
-"""Of all threads: a call where there is none looks no further."""
+"""Frames of all threads: if there are none, a call looks no further."""
 _lock = threading.Lock()
 
 
 def frames() -> list[Frame]:
-    """Those of this thread, the outermost first."""
+    """Frames of this thread, the outermost first."""
     try:
         stack: list[Frame] = _of_thread.frames
     except AttributeError:

@@ -58,7 +58,8 @@ from .flex import AttnForwardMeta, by_head_groups
 
 def check_errors(cp_group_or_mesh: Any = None) -> None:
     """Waits for this rank's GPU and raises its errors, or those of a peer of this group. They are Timeout, CommError,
-    and InvalidArgument for ranges in GPU memory that were overwritten. In a process without a group, what it called itself.
+    and InvalidArgument for ranges in GPU memory that were overwritten. In a process without a group it raises
+    errors of that process's own calls.
 
     Passes over GPUs are only enqueued, so a dead peer shows in the next call, or here. Call it before you trust results
     that no further call depends on. Without effect for tensors in host memory: their calls raise directly.
@@ -206,7 +207,7 @@ class _CalcAttn(torch.autograd.Function):
         return refuse_second_derivatives("calc_attn", grads, (dout, *saved))
 
 
-# As _apply_flex.
+# See _apply_flex.
 _apply: Any = super(torch.autograd.Function, _CalcAttn).apply
 
 

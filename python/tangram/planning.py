@@ -104,7 +104,7 @@ def plan_async(
     heads: HeadConfig | None = None,
     config: DistAttnConfig | None = None,
 ) -> Future[Plan]:
-    """The same on a thread in the background, without holding the GIL: the next step's mask while this step runs.
+    """plan on a background thread, without holding the GIL: the next step's mask while this step runs.
 
     A later `plan` of the same mask finds it made.
     """

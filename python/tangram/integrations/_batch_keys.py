@@ -80,7 +80,8 @@ class Batch:
         return model_layer_mask(whole) if self.given is None else caller_layer_mask(whole, self.given)
 
     def largest(self) -> Mask:
-        """Of the masks of all layers, alike on all ranks: transformers lists layer types in the order of a set."""
+        """Largest of the masks of all layers, alike on all ranks: transformers lists layer types in the order of a
+        set."""
         kinds = sorted(self._masks) if isinstance(self._masks, dict) else [None]
         masks = []
         for kind in kinds:
@@ -114,7 +115,7 @@ class BatchKeys:
 
     @property
     def num_layer_masks(self) -> int:
-        """Of how many kinds of layers the attention function was called."""
+        """Number of kinds of layers that called the attention function."""
         return len(self._known)
 
     def _plan(self, mask: Mask) -> Any:

@@ -195,7 +195,7 @@ def _local(given: Arguments, keys: BatchKeys, ranks: int) -> dict[str, Any]:
 
 
 def _over_ranks(state: _State, outputs: Any, given: Arguments, keys: BatchKeys) -> Any:
-    """The same loss on every rank, so that it does not matter whose an evaluation takes. And what TRL's fused head
+    """Gives every rank the same loss, so that an evaluation may take that of any rank. And what TRL's fused head
     computes of each token, whose sum it divides by the number of tokens that it sees."""
     from .._rows import undispatch
 

@@ -122,7 +122,7 @@ def is_within(key: Any, limits: Limits) -> bool:
 
 
 def _masks_of(key: Any) -> list[Mask]:
-    """Those of its groups of heads, without padding."""
+    """Masks of the key's head groups, without padding."""
     return [Mask(key.total_seqlen_q, key.total_seqlen_k, mask.slices) for mask in key.masks or (key.plan.mask,)]
 
 

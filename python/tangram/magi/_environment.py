@@ -29,9 +29,9 @@ class Environment:
     """What the variables say."""
 
     kernel_backend: str = "ffa"
-    """As KERNEL_BACKEND names it: ffa, sdpa or sdpa_ol."""
+    """Value of KERNEL_BACKEND: ffa, sdpa or sdpa_ol."""
     backend: str | None = None
-    """Of tangram: None the best, "reference" the dense one in float64."""
+    """Backend of tangram: None the best, "reference" the dense one in float64."""
     precision: str | None = None
     """The dtype in which attention is computed; None: that of q."""
     deterministic: bool = False

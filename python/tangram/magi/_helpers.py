@@ -39,7 +39,7 @@ def full_attention_to_varlen_attention(batch_size: int, seq_len: int) -> tuple[T
 def infer_varlen_mask_from_batch(
     batch_size: int, seq_len: int, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same in int32 on a device; None: the GPU, which is the default there, or the host where there is none."""
+    """Borders in int32 on a device; None: the GPU, which is the default there, or the host without one."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     borders = torch.arange(0, batch_size + 1, dtype=torch.int32, device=device) * seq_len

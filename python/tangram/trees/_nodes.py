@@ -51,7 +51,7 @@ class Nodes:
 
     @cached_property
     def joined(self) -> Nodes:
-        """The same rows, a node and its only child as one node: what a mask needs."""
+        """Nodes of the same rows, a node and its only child as one node: what a mask needs."""
         n = self.parent.size
         is_head = np.ones(n, bool)
         is_head[1:] = (self.parent[1:] != np.arange(n - 1)) | (self.after[1:] != self.after[:-1])

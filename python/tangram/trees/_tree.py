@@ -36,7 +36,7 @@ class Tree:
         self._masks: dict[int, Mask] = {}
 
     def to(self, device: Any) -> Tree:
-        """The same tree, whose results are tensors on this device of torch; None: NumPy arrays."""
+        """Equal tree whose results are tensors on this device of torch; None: NumPy arrays."""
         if device is not None:
             import torch
 
