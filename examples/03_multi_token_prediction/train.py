@@ -75,7 +75,7 @@ def main() -> None:
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
 
-    # The same step in one process.
+    # This step in one process.
     alone = Model().to(device)
     alone.load_state_dict(model.state_dict())
     mask = tangram.Mask.varlen(cu_seqlens)

@@ -29,7 +29,7 @@ SAMPLE = ["gpt_oss:flattened", "llama4:padded_left", "phi3:packed", "llama_one_k
 
 @pytest.fixture(scope="module", autouse=True)
 def group(tmp_path_factory):
-    """Of this process alone: what is refused is refused over any number of ranks."""
+    """Group of this process alone: refusals do not depend on the number of ranks."""
     store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield

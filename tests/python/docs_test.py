@@ -41,7 +41,7 @@ def test_pages_of_the_guide_run_under_torchrun(ranks, tmp_path):
 
 
 def test_the_script_of_the_readme_on_two_ranks(tmp_path):
-    """As a reader runs it, with the same gradients on one rank and on two."""
+    """Runs it like a reader, with the same gradients on one rank and on two."""
     [block] = [block for name, block in BLOCKS if name == "README.md:0"]
     assert "torchrun --nproc-per-node=2 train.py" in block
     sums = []
