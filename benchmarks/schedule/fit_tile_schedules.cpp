@@ -5,8 +5,8 @@
 // Prints them as in kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp, and what choosing by them loses;
 // then what is lost with other costs of work tiles:
 //
-//   fit_tile_schedules tests/data/tile_schedule_masks.json docs/results/tile_schedules_tried_h200.csv
-//   docs/results/tile_schedules_h200.csv
+//   fit_tile_schedules tests/data/tile_schedule_masks.json docs/results/data/tile_schedules_tried_h200.csv
+//   docs/results/data/tile_schedules_h200.csv
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -70,7 +70,7 @@ inline constexpr int64_t kL2Bytes = int64_t{60} << 20;
 inline constexpr double kMemoryBytesPerS = 4.9e12;  ///< of its pins
 inline constexpr int64_t kMemoryBytes = 141'000'000'000;
 inline constexpr std::string_view kBackend = "sm90";  ///< whose kernels the following are of
-/// Kernel constants of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
+/// Kernel constants of head dim 128 in bfloat16, fitted to docs/results/data/sm90_h200.csv.
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
 /// Relative to head dim 128, measured on a causal mask of 16,384 rows: 96 and (192, 128) by `tangram doctor --measure`.
@@ -79,7 +79,7 @@ inline constexpr HeadDimRate kHeadDimRates[] = {
     {32, 32, 0.526, 0.579}, {64, 64, 0.810, 0.795},  {96, 96, 0.889, 0.861},
     {128, 128, 1, 1},       {192, 128, 1.12, 0.913}, {256, 256, 1.18, 0.681},
 };
-/// Copy engines over NVLink, fitted to one direction of docs/results/links_h200.csv.
+/// Copy engines over NVLink, fitted to one direction of docs/results/data/links_h200.csv.
 inline constexpr LinkModel kInside{390e9, 2.45e-6};
 /// Assumed: 400 Gbit/s a GPU.
 inline constexpr LinkModel kBetween{50e9, 10e-6};

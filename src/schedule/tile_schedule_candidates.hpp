@@ -48,7 +48,7 @@ struct ScheduleCandidate {
   CostFactors deterministic = {};
 };
 
-/// What benchmarks/schedule/fit_tile_schedules prints of docs/results/tile_schedules_tried_h200.csv and of
+/// What benchmarks/schedule/fit_tile_schedules prints of docs/results/data/tile_schedules_tried_h200.csv and of
 /// tile_schedules_h200.csv, checked by tests/schedule/tile_schedule_fit_test.cpp. Only the ratios of candidates within
 /// a column count. To try another candidate, add it here with cost factor 1, measure (time_tile_schedules), fit.
 // clang-format off

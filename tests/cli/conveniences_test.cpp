@@ -131,7 +131,7 @@ TEST(Conveniences, PlansPriceTheKernelsOfTheirMachine) {
   EXPECT_EQ(plan_of({"--family", "causal", "--seqlen", "1024"})["kv_row_bytes"], 8 * 256 * 2);
   EXPECT_EQ(plan_of({"--family", "causal", "--seqlen", "1024", "--dtype", "fp32"})["kv_row_bytes"], 8 * 256 * 4);
   // Machine file with these constants as those of a CPU, whose kernels are of float32.
-  std::string machine = read_all(std::string(TANGRAM_TEST_DATA) + "/../../docs/results/machine_h200.json");
+  std::string machine = read_all(std::string(TANGRAM_TEST_DATA) + "/../../docs/results/data/machine_h200.json");
   for (const auto& [gpu, cpu] : {std::pair("sm90", "cpu"), std::pair("bfloat16", "float32")}) {
     for (size_t at = machine.find(gpu); at != std::string::npos; at = machine.find(gpu)) {
       machine.replace(at, std::string(gpu).size(), cpu);

@@ -100,7 +100,7 @@ TEST(HeadDims, KernelsOfTheClassAreTaken) {
 
 // Form of files written before there were classes.
 TEST(HeadDims, KernelsOfAnotherClassAreScaled) {
-  const std::string path = std::string(TANGRAM_TEST_DATA) + "/../../docs/results/machine_h200.json";
+  const std::string path = std::string(TANGRAM_TEST_DATA) + "/../../docs/results/data/machine_h200.json";
   const MachineFile file = parse_machine_file(read_text_file(path, "file", 1 << 20), "file");
   EXPECT_EQ(chosen(file, 64, 64), (HeadDims{64, 64}));
   EXPECT_EQ(chosen(file, 256, 256), (HeadDims{128, 128}));

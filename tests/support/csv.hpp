@@ -39,7 +39,7 @@ inline std::vector<CsvRow> read_csv(const std::string& path) {
 
 /// Path of a table of docs/results.
 inline std::string result_path(const std::string& name) {
-  return std::string(TANGRAM_TEST_DATA) + "/../../docs/results/" + name;
+  return std::string(TANGRAM_TEST_DATA) + "/../../docs/results/data/" + name;
 }
 
 }  // namespace tangram::support
