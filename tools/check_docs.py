@@ -7,8 +7,8 @@ Rules, for every Markdown file of the tree unless said otherwise:
 - a relative link leads to a file, and its anchor to a heading of that file;
 - a path in back quotes that begins with a folder of the tree exists, but for what dated logs and the change log name;
 - every NOTE [tag] that a page cites is written down in a source;
-- the README of docs/design lists every page of it; so do those of docs/devlog and docs/results, and the README of
-  docs/results/data names every file of it;
+- the README of docs/design lists every page of it; so do those of docs/devlog and docs/results;
+- the README of docs/results/data names every file of it;
 - a page of docs/results says under its title when, where and how it was measured.
 Comments of sources that cite `docs/page.md` or `docs/page.md, "Section"` must find both.
 """
