@@ -105,7 +105,7 @@ def flex_flash_attn_func(
         auto_range_merge, max_seqlen_q, ref_block_size, swap_ab, pack_gqa, cat_gqa, sparse_load, swap_bwd_qk_loop,
             disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
             range_merge, block_sparse: accepted and without effect; fragmented ranges are always merged, and tiles
-            are chosen by the backend (what is done instead of each: docs/guide/magi_names.md).
+            are chosen by the backend (what is done instead of each: docs/migration/magi_names.md).
         layout: "shd" as above; "bshd" for a batch of sequences of equal length: q, k, v, out
             `[batch, seqlen, heads, dim]`, lse `[batch, seqlen, heads]`, a sink of each row likewise. Ranges, or a
             mask of one sequence, hold for each; a mask (or a MaskBuffer) of batch * seqlen rows tells sequences apart.

@@ -158,7 +158,7 @@ TEST(Conveniences, PlansAndSimulationsAgreeWhereTilesAreWhole) {
   EXPECT_LT(ratio({"--family", "sliding_window", "--seqlen", "128K"}), 0.9);
 }
 
-// What docs/guide/distributed.md says of when to set it.
+// What docs/tutorials/02_context_parallel.md says of when to set it.
 TEST(Conveniences, AutoExchangesHeadsWhereEachHasItsOwnKeys) {
   std::vector<std::string> args{"--family", "causal", "--seqlen", "32K", "--cp-size", "8", "--heads-q", "32"};
   const auto step = [&](const char* strategy) {

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""context_parallel(model, mesh): the table of docs/guide/transformers.md, each cell computed as in one process or
-refused by name."""
+"""context_parallel(model, mesh): the table of docs/tutorials/05_transformers_fsdp_tp.md. Each cell is computed as in
+one process or refused by name."""
 
 import copy
 import os
