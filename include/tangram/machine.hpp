@@ -62,7 +62,7 @@ enum class CommEngine : int {
 };
 
 /// The default machine, H200 nodes: what planner, simulator and schedules know of hardware, each value once. Where it
-/// comes from, and how to find it again: docs/design/machine.md.
+/// comes from, and how to find it again: docs/design/cost_model.md.
 namespace h200 {
 
 inline constexpr int kMultiprocessors = 132;
@@ -74,7 +74,7 @@ inline constexpr std::string_view kBackend = "sm90";  ///< whose kernels the fol
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
 /// Relative to head dim 128, measured on a causal mask of 16,384 rows: 96 and (192, 128) by `tangram doctor --measure`.
-/// Backward of the last two is relative to earlier kernels (docs/design/head_dims_sm90.md).
+/// Backward of the last two is relative to earlier kernels (docs/design/kernel_variants.md).
 inline constexpr HeadDimRate kHeadDimRates[] = {
     {32, 32, 0.526, 0.579}, {64, 64, 0.810, 0.795},  {96, 96, 0.889, 0.861},
     {128, 128, 1, 1},       {192, 128, 1.12, 0.913}, {256, 256, 1.18, 0.681},

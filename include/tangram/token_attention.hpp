@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // TokenAttention: attention over keys that are named one by one, for each query and K/V head, as a program has chosen
-// them. No mask is made of them and, on a GPU, no host sees them. docs/design/token_indices.md.
+// them. No mask is made of them and, on a GPU, no host sees them. docs/design/tokens.md.
 #pragma once
 
 #include <cstdint>

@@ -80,13 +80,13 @@ std::string without_space(std::string text) {
   return text;
 }
 
-// docs/design/dist.md reads a program aloud; it must be the one that is printed.
+// docs/design/execution_host.md reads a program aloud; it must be the one that is printed.
 TEST(PlanVerb, PrintsTheProgramThatThePageShows) {
   const ProgramResult result =
       run_program({"plan", "--family", "causal", "--seqlen", "16", "--chunk-size", "4", "--cp-size", "2", "--heads-q",
                    "2", "--heads-kv", "1", "--head-dim", "4", "--dtype", "fp32", "--program", "0"});
   ASSERT_EQ(result.code, 0) << result.err;
-  std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/dist.md"));
+  std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/execution_host.md"));
   std::string block;  // what is printed, without the command and what is left out at the end
   std::vector<std::string> blocks;
   bool fenced = false;

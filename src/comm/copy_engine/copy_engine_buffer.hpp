@@ -16,7 +16,7 @@
 
 namespace tangram::comm {
 
-/// NOTE [buffered epochs] The protocol is that of the other passes (docs/design/comm_gpu.md), with what depends on
+/// NOTE [buffered epochs] The protocol is that of the other passes (docs/design/transports.md), with what depends on
 /// tables taken from an image (NOTE [buffered image]). Copy engines would need a node of a graph for each copy; kernels
 /// move rows instead, on the caller's stream or beside it. All that a rank sends, it has sent before it waits, so that
 /// epochs end by the same induction. Slots are fixed, 0 for forward epochs and 1 for backward ones, as graphs that hold

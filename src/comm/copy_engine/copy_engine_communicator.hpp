@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // CopyEngineCommunicator: rows move as pushes of copy engines into the peers' memory, each followed by a flag.
-// Protocol and orderings: docs/design/comm_gpu.md.
+// Protocol and orderings: docs/design/transports.md.
 #pragma once
 
 #include <array>
