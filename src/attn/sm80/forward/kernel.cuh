@@ -127,9 +127,12 @@ struct ForwardCta {
                                             int64_t row_stride, int64_t head_stride, int32_t dim) {
     const int32_t elsewhere = local_kv_row(params.local_ranges, at.k0, min(at.k0 + kBlockN, at.k_end));
     const int32_t first = elsewhere < 0 ? at.k0 : elsewhere;
-    copy_rows<Layout, kBlockN, Traits::kThreads>(
-        ptx::smem_address(to), static_cast<const Element*>(elsewhere < 0 ? here : local) + work().kv_head * head_stride,
-        dim, [&](int row) -> int64_t { return at.k0 + row < at.k_end ? (int64_t{first} + row) * row_stride : -1; });
+    const int32_t num_keys = at.k_end - at.k0;
+    copy_row_range<Layout, kBlockN, Traits::kThreads>(ptx::smem_address(to),
+                                                      static_cast<const Element*>(elsewhere < 0 ? here : local) +
+                                                          offset_of(work().kv_head, head_stride) +
+                                                          offset_of(first, row_stride),
+                                                      row_stride, dim, [&](int row) { return row < num_keys; });
   }
   __device__ __forceinline__ void copy_k() {
     if (params.ready_flags.pending != 0) {
@@ -210,13 +213,16 @@ struct ForwardCta {
       }
       if (masked) mask_tile(s, k0);  // which have become -softcap
     }
+    float rescale[kM][2];
+    if (update_references(s, state, params.exp_scale, params.rescale_threshold, rescale)) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int i = 0; i < Traits::kDimV / 2; ++i) o[m][i] *= rescale[m][i / 2 % 2];
+      }
+    }
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-      float rescale[2];
-      if (update_reference(s[m], state[m], params.exp_scale, params.rescale_threshold, rescale)) {
-#pragma unroll
-        for (int i = 0; i < Traits::kDimV / 2; ++i) o[m][i] *= rescale[i / 2 % 2];
-      }
       exponentiate(s[m], state[m], params.exp_scale);
 #pragma unroll
       for (int i = 0; i < kBlockN / 4; ++i) p[m][i / 4][i % 4] = ptx::pack_pair<Element>(s[m][i * 2], s[m][i * 2 + 1]);

@@ -14,6 +14,7 @@
 #include "attn/sm80/backward/kernel.cuh"
 #include "attn/sm80/backward/pre_posts.cuh"
 #include "attn/sm80/emulated/problem.hpp"
+#include "schedule/head_lists.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "support/relative_error.hpp"
@@ -164,8 +165,9 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   namespace kernels = sm80::backward;
   using Element = typename Traits::Element;
   const AttnShape& s = r.config.shape;
-  const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
-  const size_t tiles = static_cast<size_t>(num_q_tiles * s.num_heads_q);
+  const int32_t heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
+  const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size()) / work.num_masks;  // of each mask
+  const size_t tiles = static_cast<size_t>(num_q_tiles * schedule::accum_tile_tables(s.num_heads_q, work.num_masks));
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   // Memory in which a call computes begins with anything in it.
   std::vector<kernels::RowStatistics> stats(tiles * sm80::kStepQueries, {kNan, kNan});
@@ -196,6 +198,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   pre_post.dq_row_stride = r.dq_view().row_stride, pre_post.dq_head_stride = r.dq_view().head_stride;
   pre_post.num_heads_q = s.num_heads_q;
   pre_post.num_q_tiles = num_q_tiles;
+  pre_post.heads_per_mask = heads_per_mask;
   pre_post.num_accum_tiles = work.num_accum_tiles;
   pre_post.head_dim = s.head_dim, pre_post.head_dim_v = s.head_dim_v;
   pre_post.softmax_scale = scale;
@@ -227,7 +230,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   params.dk_row_stride = r.dk_view().row_stride, params.dk_head_stride = r.dk_view().head_stride;
   params.dv_row_stride = r.dv_view().row_stride, params.dv_head_stride = r.dv_view().head_stride;
   params.num_work_tiles = static_cast<int32_t>(work.work_tiles.size());
-  params.num_q_tiles = num_q_tiles;
+  params.num_q_tiles = schedule::accum_tile_stride(num_q_tiles, heads_per_mask);
   params.head_dim = s.head_dim, params.head_dim_v = s.head_dim_v;
   params.softmax_scale = scale;
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
@@ -262,7 +265,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
     pre_post.has_empty_tiles = true;
   }
 
-  const uint32_t edge_blocks = std::max(static_cast<uint32_t>(tiles), 1u);
+  const uint32_t edge_blocks = std::max(static_cast<uint32_t>(num_q_tiles * s.num_heads_q), 1u);
   const auto run = [&](uint32_t blocks, const auto& kernel, const auto& arguments, size_t shared_bytes) {
     emulated::run({.blocks = blocks,
                    .threads = kernels::kThreads,
