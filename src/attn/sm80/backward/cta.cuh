@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What the CTAs of all backward kernels do alike: they walk the steps of a work tile, copy its rows into shared memory
+// Common part of the CTAs of all backward kernels. They walk the steps of a work tile, copy its rows into shared memory
 // and add dQ to its float32 sums.
 //
-// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles: the turn of a step at its
-// sums is the number of steps that add to these and belong to work tiles with smaller tickets. A work tile waits only
+// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles. The turn of a step at its
+// sums is the number of steps that add to them and belong to work tiles with smaller tickets. A work tile waits only
 // for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs run.
 #pragma once
 
