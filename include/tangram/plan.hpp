@@ -63,9 +63,9 @@ struct Stage {
   /// group_cast of this stage's K/V rows from shards into buffers; read backwards, group_reduce of their dk and dv.
   Exchange exchange;
   bool kept = false;
-  /// What is computed once the rows are there, in (shard row, buffer row) coordinates.
+  /// Slices that are computed once the rows have arrived, in (shard row, buffer row) coordinates.
   std::vector<AttnSlice> slices;
-  int64_t area = 0;
+  int64_t area = 0;  ///< visible pairs of the slices
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Stages: which remote rows come when, and what is computed once they are there.
+// Stages: which remote rows arrive in which stage, and which slices are computed then.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ std::vector<int64_t> stage_areas(std::span<const KvSegment> segments, std::span<
 /// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
 std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);
 
-/// Appends to a list whose last copy may continue straight into the new one on both sides.
+/// Appends a copy to a list; joins it with the last one if both sides continue without a gap.
 void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy);
 
 }  // namespace tangram

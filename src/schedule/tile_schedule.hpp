@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// In which pieces and in which order the work tiles of a backward pass are scheduled.
+// Tile schedules: head splits and order of the work tiles of a backward pass.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace tangram::schedule {
 
-/// Whether groups of so many query heads have no equal pieces of two heads or more: 5, 7 and other primes. Then pieces
-/// may differ by one head.
+/// Whether `group` query heads of a K/V head have no equal head splits of two heads or more: 5, 7 and other primes.
+/// Then head splits may differ by one head.
 inline bool is_cut_unevenly(int group) {
   for (int divisor = 2; divisor * divisor <= group; ++divisor) {
     if (group % divisor == 0) return false;
@@ -24,15 +24,15 @@ inline bool is_cut_unevenly(int group) {
   return group > 3;
 }
 
-/// Whether the query heads of a K/V head can be cut into so many pieces.
+/// Whether the `group` query heads of a K/V head can be cut into `head_splits`.
 inline bool can_cut(int group, int head_splits) {
   return group % head_splits == 0 || (is_cut_unevenly(group) && 2 * head_splits <= group);
 }
 
-/// The first of `group` heads that belongs to a piece, whose last one ends where the next piece begins.
+/// First of `group` heads in head split number `head_split`, which ends where the next one begins.
 inline int first_head_of_split(int group, int head_splits, int head_split) { return group * head_split / head_splits; }
 
-/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` pieces by query heads. Head
+/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` by query heads. Head
 /// splits of all KV heads, in the order of the heads, are scheduled in sections of `heads_in_l2` splits (0: all), one
 /// section after the other. Within a section the order is `Extents::order`. The last splits decide how evenly the
 /// multiprocessors end. The last section may have more of them (`last_wave_heads`), and splits by length may shrink
@@ -41,9 +41,10 @@ struct TileSchedule {
   int head_splits = 1;
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
-  bool by_document = false;  ///< groups of work tiles that share queries one after the other, each scheduled by itself
-  /// Max steps per piece; 0: no limit. Else a work tile is in as few pieces as that needs (at most `head_splits`). All
-  /// pieces of a work tile are scheduled together, the longest pieces first, and `heads_in_l2` counts KV heads.
+  bool by_document = false;  ///< schedules groups of work tiles that share queries one after the other
+  /// Max steps per head split; 0: no limit. Otherwise a work tile has as few head splits as that needs (at most
+  /// `head_splits`). All splits of a work tile are scheduled together, the longest first, and `heads_in_l2` counts KV
+  /// heads.
   int max_steps = 0;
   /// With max_steps: unless 0, splits of a section may be longer, up to the remaining steps divided by this (guided
   /// scheduling). So few work tiles are cut before the end.
@@ -54,15 +55,16 @@ struct TileSchedule {
 };
 
 /// The fastest of a few candidates (tile_schedule_candidates.hpp) by a simulation of the multiprocessors, times the
-/// candidate's cost factor. `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty:
-/// from the start. Then order_by_readiness becomes the order of `extents` if that is faster than to wait where tiles
-/// are. `deterministic`: for calls in which additions happen in scheduled order.
+/// candidate's cost factor. `spread`: how unequal the work tiles at one query tile are (extents.hpp).
+/// `arrives`: steps after which the keys of a tile are ready, by index into of_keys; empty: ready from the start. Then
+/// order_by_readiness becomes the order of `extents` if that is faster than waiting. `deterministic`: for calls in
+/// which additions happen in scheduled order.
 TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                                   std::span<const double> arrives = {}, bool deterministic = false);
 
 /// The tiles of `order` in the order in which `num_sms` multiprocessors take them. Each takes the longest tile whose
-/// keys are ready or, if there is none, the one whose keys are ready next. `arrives`: when the keys of a tile are
-/// there, in steps, by index into of_keys.
+/// keys are ready or, if there is none, the one whose keys are ready next. `arrives`: as in
+/// choose_tile_schedule.
 std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
                                        std::span<const double> arrives);
 
