@@ -34,10 +34,11 @@ struct Sink {
   bool empty() const { return seqlen_sink == 0; }
 };
 
-/// What forward and backward share. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if softcap
-/// > 0. Scores may be as large as float32 holds. A backward pass on the CPU is exact for any lse below 2^23 if the call
-/// has all keys of a row that matter. If several stages or ranks share them, probabilities are off by up to half a step
-/// of lse in float32, 4e-3 at 1e5. From 2^23 on lse does not tell them apart, and gradients that need them become NaN.
+/// Options shared by forward and backward. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if
+/// softcap > 0. Scores may be as large as float32 holds. A backward pass on the CPU is exact for any lse below 2^23 if
+/// the call has all keys of a row that matter. If several stages or ranks share them, probabilities are off by up to
+/// half a step of lse in float32, 4e-3 at 1e5. From 2^23 on lse does not tell them apart, and gradients that need them
+/// become NaN.
 struct AttnOptions {
   /// Unset: 1 / sqrt(head_dim). Must be finite and positive.
   std::optional<float> softmax_scale;
@@ -49,8 +50,8 @@ struct AttnOptions {
   int sm_margin = 0;
 };
 
-/// Memory of the device in which a call computes, of any content, aligned to 256 bytes. None: the backend finds its
-/// own, which the calls on a device share.
+/// Device memory for a call, of any content, aligned to 256 bytes. None: the backend uses memory of its own, which all
+/// calls on a device share.
 struct AttnWorkspace {
   void* data = nullptr;
   int64_t bytes = 0;
@@ -120,7 +121,7 @@ struct AttnBackwardArgs {
   void* keys_ready = nullptr;
 };
 
-/// What the arguments say.
+/// Call options that the arguments imply.
 CallOptions call_options(const AttnBackwardArgs& args);
 
 class TokenAttention;
@@ -128,7 +129,7 @@ class TokenAttention;
 /// Where tensors lie.
 enum class MemoryKind : int { kHost = 0, kDevice = 1 };
 
-/// What a backend can do.
+/// Capabilities of a backend.
 struct AttnCaps {
   /// `cpu`, `reference`, `sm90`, ...
   std::string_view name;
@@ -162,8 +163,8 @@ class AttnBackend {
   /// Throws InvalidArgument for a shape that the backend cannot do, naming what it can.
   virtual void check(const AttnShape& /*shape*/) const {}
 
-  /// What backward calls of these masks and options read. A guess from the slices: build() may find another part to be
-  /// better.
+  /// Mask part that backward calls of these masks and options read. A guess from the slices: build() may find another
+  /// part to be better.
   virtual MaskPart backward_part(std::span<const std::span<const AttnSlice>> /*masks*/, const AttnShape& /*shape*/,
                                  const CallOptions& call) const {
     return call.deterministic ? MaskPart::kBackwardOrdered : MaskPart::kBackward;
@@ -192,7 +193,7 @@ class AttnBackend {
     throw InvalidArgument("AttnBackend::install_device: needs a backend with padded slots (got another)");
   }
 
-  /// What a call needs as its workspace; 0: none. For `pass`, and the parts of it that are installed.
+  /// Workspace bytes of a call; 0: none. For `pass`, and the parts of it that are installed.
   virtual int64_t workspace_bytes(const MaskSlot& /*slot*/, AttnPass /*pass*/) const { return 0; }
 
   /// Validates the arguments against the slot's shape and throws InvalidArgument before anything is computed; also for

@@ -29,7 +29,7 @@ struct AttnBackendOptions {
 struct AttnBackendInfo {
   std::string name;
   bool available = false;
-  /// What it will use (`avx512, 8 threads`), or why it cannot run here.
+  /// Hardware that it uses (`avx512, 8 threads`), or the reason why it cannot run here.
   std::string detail;
   /// Where its tensors lie without AttnBackendOptions::host_memory.
   MemoryKind memory = MemoryKind::kHost;

@@ -27,7 +27,7 @@ struct BufferedPassSpec {
   int64_t user_bytes = 0;                ///< of the caller's, which change with the tables
 };
 
-/// What one rank moves by one plan.
+/// Tables of the rows that one rank moves by one plan.
 struct BufferedTables {
   Exchange exchange;                   ///< of all rows; read backwards, of their gradients. Pieces by peer
   std::vector<LocalKvRange> own_rows;  ///< that begin() copies, as in DevicePassSpec

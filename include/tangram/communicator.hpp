@@ -39,8 +39,8 @@ struct LseReduceTensors {
   float* lse = nullptr;
 };
 
-/// What a transport really moved, on this rank, since construction or `reset_counters`. Rows are tensor rows: a token
-/// whose K and V both move counts twice. Control messages do not count.
+/// Rows and bytes that a transport really moved, on this rank, since construction or `reset_counters`. Rows are tensor
+/// rows: a token whose K and V both move counts twice. Control messages do not count.
 struct TrafficCounters {
   int64_t rows_sent = 0;
   int64_t rows_received = 0;
@@ -106,8 +106,9 @@ class Communicator {
   /// Called with the hash of mask and config before the first transfer.
   virtual void require_agreement(uint64_t value, std::string_view what) = 0;
 
-  /// What the calls that follow belong to, until it is set anew. Compared in each operation between ranks that have
-  /// both said it: InvalidArgument on every rank, naming what differs, before anything else is compared or sent.
+  /// Sets the call to which the following operations belong. In each operation ranks that have set one compare it. If
+  /// they differ, every rank throws InvalidArgument that names the difference, before anything else is compared or
+  /// sent.
   virtual void set_call_fingerprint(const CallFingerprint& fingerprint) = 0;
 
   /// Takes this rank's part in the group's next operation, whichever it is, by refusing it: it throws InvalidArgument

@@ -68,8 +68,8 @@ struct AgreedRows {
   std::vector<std::vector<const Exchange*>> casts, reduces;
 };
 
-/// What one pass (forward or backward of one plan) moves. The same number of stages and the same tensor shapes on all
-/// ranks; tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
+/// Transfers of one pass (forward or backward of one plan). Equal numbers of stages and tensor shapes on all ranks;
+/// tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
 struct DevicePassSpec {
   std::string label;            ///< in errors and traces, alike on all ranks: `forward`, `backward`
   std::vector<Exchange> casts;  ///< by stage: rows of the sources -> rows of the receive buffers; all tensors alike
@@ -224,7 +224,7 @@ enum class RecvBufferReuse {
   kByCredit,  ///< peers push as soon as DevicePass::release_credit has told them
 };
 
-/// What kernels can do themselves in the passes of a communicator, and what else passes may make use of.
+/// Abilities of kernels in the passes of a communicator, and other abilities of its passes.
 struct KernelTransfers {
   bool wait_for_rows = false;    ///< there are flags: DevicePass::arrivals
   bool store_at_owners = false;  ///< DevicePass::return_targets, leave_rows
@@ -236,9 +236,9 @@ struct KernelTransfers {
 class Agreement {
  public:
   virtual ~Agreement() = default;
-  /// What all ranks make next is of the plan with these facts, with the same `options`. Throws InvalidArgument on every
-  /// rank, naming what differs, unless that is so: now, or, on ranks that came first, from DevicePass::begin and
-  /// DeviceCommunicator::check. The group is broken then.
+  /// Agrees that all ranks make their next object from the plan with these facts and equal `options`. Throws
+  /// InvalidArgument on every rank, naming what differs, unless that is so: now, or, on ranks that came first, from
+  /// DevicePass::begin and DeviceCommunicator::check. The group is broken then.
   virtual void agree(const CallFingerprint& fingerprint, uint64_t options) = 0;
   /// Replaces agree() on a rank that cannot take part; the others throw InvalidArgument with `reason`.
   virtual void refuse(std::string_view reason) = 0;
@@ -360,7 +360,7 @@ struct DeviceCommunicatorConfig {
 /// Collective over `control`, which must outlive the result and whose ranks may be threads of one process or processes,
 /// of one node or several. Uses the current CUDA device. Over several nodes the ranks of each must be numbered one
 /// after the other: else InvalidArgument. Throws NotAvailable with the reason: no GPU, a build without CUDA, NCCL not
-/// found (Env::nccl_library), two ranks on one GPU, or GPUs of a node that cannot reach each other.
+/// found (Env::nccl_library), or two ranks on one GPU. Also if GPUs of a node cannot reach each other.
 ///
 /// Between nodes ranks connect by TCP, at the addresses of `control`. They prove to each other that they know
 /// Env::secret, or else one that rank 0 draws and distributes over `control`.

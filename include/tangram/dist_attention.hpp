@@ -83,8 +83,8 @@ struct DistBackwardArgs {
   AttnWorkspace workspace;
 };
 
-/// What happened on this rank. `kTransfer` runs beside the others: from the moment all ranks had posted the operation
-/// to its end.
+/// Kind of an event on this rank. `kTransfer` runs beside the others: from the moment all ranks had posted the
+/// operation to its end.
 enum class TraceKind : int {
   kCopyLocal = 0,  ///< own K/V rows into the buffer
   kPostCast,
@@ -108,8 +108,8 @@ struct TraceEvent {
   double end_s = 0;
 };
 
-/// What a pass allocated beside its arguments, counted where it is allocated: rows of others, partial gradients,
-/// float32 results. Not what the backend and the communicator take.
+/// Bytes that a pass allocated beside its arguments: rows of others, partial gradients, float32 results. Not what the
+/// backend and the communicator take.
 struct MemoryUse {
   int64_t remote_kv_rows = 0;  // rows of K (and as many of V) that other ranks own
   int64_t buffer_bytes = 0;    // of all that it allocated
@@ -130,7 +130,7 @@ enum class DeviceOverlap : int {
 /// `auto`, `single_launch`, `stages`, `none`.
 std::string_view to_string(DeviceOverlap overlap);
 
-/// What passes on GPUs are prepared for. On host memory every call does what it asks for, and nothing of this is used.
+/// Options for which passes on GPUs are prepared. Unused on host memory, where every call has options of its own.
 struct DistAttentionOptions {
   DeviceOverlap forward = DeviceOverlap::kAuto;
   DeviceOverlap backward = DeviceOverlap::kAuto;
@@ -187,8 +187,8 @@ class DistAttention {
   /// Whether ranks meet to make it, even where the communicator has memory enough. On GPUs not for plans that move K/V
   /// alone and keep none, where ranks agree without meeting (DeviceCommunicator::agreement). Alike on all ranks.
   bool met_peers() const;
-  /// What a pass on GPUs computes in, DistForwardArgs::workspace, or without one a workspace that the passes over a
-  /// communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
+  /// Workspace bytes of a pass on GPUs: of DistForwardArgs::workspace, or without one a workspace that the passes over
+  /// a communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
   /// Queries about the backward pass, and device_bytes(), wait for its lists, which another thread may still be making.
   /// They throw the error of that thread.
   int64_t forward_workspace_bytes() const;

@@ -37,8 +37,8 @@ class FlexAttention {
   /// Host bytes of the metadata that the backend derived from the mask.
   int64_t host_bytes() const { return slot_->host_bytes(); }
 
-  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need; of
-  /// `plain` ones, without softcap, dsink, accumulation and places, often less.
+  /// Workspace bytes of calls, see AttnWorkspace. That of backward() prepares what such calls need; of `plain` ones,
+  /// without softcap, dsink, accumulation and places, often less.
   int64_t forward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kForward); }
   int64_t backward_workspace_bytes(bool deterministic = false, bool plain = false);
   /// Memory of a device that the object holds.

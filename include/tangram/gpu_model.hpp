@@ -37,7 +37,7 @@ struct GpuModel {
   friend bool operator==(const GpuModel&, const GpuModel&) = default;
 };
 
-/// What the L2 cache keeps of what a launch reads again and again: a quarter, because it holds two copies of much.
+/// Bytes that stay in the L2 cache if a launch rereads them: a quarter of it, because it holds two copies of much data.
 inline int64_t kept_in_l2(const GpuModel& gpu) { return gpu.l2_bytes / 4; }
 
 }  // namespace tangram

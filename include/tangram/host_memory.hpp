@@ -21,8 +21,8 @@ struct HostMemoryUse {
 inline constexpr int64_t kDefaultKeptHostBytes = int64_t{256} << 20;
 
 HostMemoryUse host_memory_use();
-/// What is kept beyond the bound is returned to the system at once. 0 keeps nothing: every pass maps its memory anew.
-/// Throws InvalidArgument if it is negative.
+/// Sets the bound of kept bytes. Kept buffers beyond it are returned to the system at once. 0 keeps nothing: every pass
+/// maps its memory anew. Throws InvalidArgument if it is negative.
 void set_max_kept_host_bytes(int64_t max_kept_bytes);
 
 }  // namespace tangram

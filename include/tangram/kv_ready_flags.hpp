@@ -8,7 +8,7 @@
 
 namespace tangram {
 
-/// What a kernel on the device polls to learn that rows have come. Device addresses, valid as long as the pass.
+/// Flags that a kernel polls to learn that rows have arrived. Device addresses, valid as long as the pass.
 ///
 /// Rows that stage `s` receives from rank `r` are in the receive buffers of the open epoch once `(int64_t)(flags[s *
 /// size + r] - *epoch) >= 0`. The thread that reads the rows reads the flag with `ld.acquire.sys`. Before TMA loads,

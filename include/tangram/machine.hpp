@@ -34,9 +34,9 @@ struct KernelModel {
   friend bool operator==(const KernelModel&, const KernelModel&) = default;
 };
 
-/// What kernels compiled for a class of head dimensions reach, as factors of the rates that a model holds. Dimensions
-/// belong to the first class of a list that holds both. A call takes as long as one of the class's own dimensions;
-/// dimensions above all classes use the factors of the last.
+/// Rates of kernels compiled for a class of head dims, as factors of a model's rates. Dimensions belong to the first
+/// class of a list that holds both. A call takes as long as one of the class's own dimensions; dimensions above all
+/// classes use the factors of the last.
 struct HeadDimRate {
   int head_dim = 0;     ///< of q and k
   int head_dim_v = 0;   ///< of v and out
@@ -54,7 +54,7 @@ struct LinkModel {
   friend bool operator==(const LinkModel&, const LinkModel&) = default;
 };
 
-/// What moves rows between the ranks of a node.
+/// Engine that moves rows between the ranks of a node.
 enum class CommEngine : int {
   kCopyEngine = 0,  ///< copy engines, which leave the workers of kernels alone
   kWorkers,         ///< `comm_workers` workers, missing from kernels all through a pass in which rows move
@@ -89,9 +89,9 @@ inline constexpr int kBetweenBlocks = 4;
 inline constexpr int kTransferBlocks = 24;
 inline constexpr double kTransferBlockBytesPerS = 11.5e9;
 inline constexpr double kStageOverhead_s = 8e-6;
-/// What the kernels reach on a causal mask, as cost_model_of finds it.
+/// Rates of the kernels on a causal mask, FLOP/s by visible area, from cost_model_of.
 inline constexpr double kForwardFlopsPerS = 696e12, kBackwardFlopsPerS = 643e12;
-/// What a kernel reaches that does nothing but read and write memory, alone on the device.
+/// Bytes per second of a kernel that only reads and writes memory, alone on the device.
 inline constexpr double kStreamBytesPerS = 3.8e12;
 /// Bytes per second at which rows are packed, unpacked and added, counted as read plus written
 /// (src/plan/grid/grid_bytes.hpp). Half of the rate above, because attention and transfers use the memory too.
@@ -107,7 +107,7 @@ struct MachineModel {
   KernelModel backward = h200::kBackward;
   int head_dim = 128;         ///< of q and k, in the calls whose times made `forward` and `backward`
   int head_dim_v = head_dim;  ///< of v and out
-  /// What kernels of other head dims reach beside these; empty: one rate for all.
+  /// Rates of kernels of other head dims relative to these; empty: one rate for all.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
   int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's work tiles
   int ranks_per_node = 8;                ///< ranks further apart use `between`
@@ -116,7 +116,7 @@ struct MachineModel {
   LinkModel between = h200::kBetween;  ///< one network card
   /// Network cards of a node, which its ranks share in order; 0: one for each rank.
   int nics_per_node = 0;
-  /// What the network carries at once between nodes, as a share of the rates of all cards; 1: no bottleneck.
+  /// Capacity of the network between nodes, as a share of the rates of all cards; 1: no bottleneck.
   double spine = 1;
   int between_sms = h200::kBetweenBlocks;            ///< workers that transfers between nodes take from kernels
   double stage_overhead_s = h200::kStageOverhead_s;  ///< of each further stage of a pass: launch, merge
@@ -125,7 +125,7 @@ struct MachineModel {
   int64_t memory_bytes = h200::kMemoryBytes;  ///< of one rank
   CommEngine engine = CommEngine::kCopyEngine;
   int comm_workers = h200::kTransferBlocks;  ///< taken from kernels while rows move, with kWorkers
-  /// What one of these moves; the link bounds their sum.
+  /// Bytes per second that one worker moves; the link bounds their sum.
   double worker_link_bytes_per_s = h200::kTransferBlockBytesPerS;
 
   friend bool operator==(const MachineModel&, const MachineModel&) = default;
@@ -139,8 +139,8 @@ struct CostModel {
   double link_bytes_per_s = h200::kInside.bytes_per_s;     ///< per rank and direction
   double copy_latency_s = h200::kInside.latency_s;         ///< fixed cost of one contiguous copy
   double stage_overhead_s = h200::kStageOverhead_s;        ///< fixed cost of one more stage: launch, merge
-  /// Query rows of a kernel tile. A cut elsewhere leaves a tile partly filled on both sides, so the dispatch cuts
-  /// documents at multiples, unless that moves so many more rows that it does not pay. 1: all cuts cost the same.
+  /// Query rows of a kernel tile. A cut elsewhere leaves a tile partly filled on both sides. So the dispatch cuts
+  /// documents at multiples, unless that moves too many more rows to pay. 1: all cuts cost the same.
   int64_t tile_rows = h200::kForward.item_rows;
   /// Rows of a rank that are copied or added during a step, read plus written: heads put together, partial results and
   /// gradients added up.

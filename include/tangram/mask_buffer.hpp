@@ -77,7 +77,7 @@ class MaskBuffer {
   /// Masks set so far.
   int64_t num_masks() const { return num_masks_; }
 
-  /// What calls need as their workspace, see AttnWorkspace; on a backend with buffers the same for all masks.
+  /// Workspace bytes of calls, see AttnWorkspace; on a backend with buffers the same for all masks.
   int64_t forward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kForward); }
   int64_t backward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kBackward); }
   int64_t device_bytes() const { return slot_->device_bytes(); }

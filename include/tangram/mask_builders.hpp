@@ -46,7 +46,7 @@ Mask block_causal_mask(std::span<const int64_t> cu_seqlens, int64_t block_size);
 
 /// The first `prefix` keys are visible to all, the rest causally.
 Mask prefix_lm_mask(int64_t seqlen, int64_t prefix);
-/// Prefix LM within each of several packed documents: The first `prefixes[i]` rows of document i (an image or a prompt)
+/// Prefix LM within each of several packed documents. The first `prefixes[i]` rows of document i (an image or a prompt)
 /// see each other, and all rows of the document see them. As many prefixes as documents, none longer than its document.
 Mask varlen_prefix_lm_mask(std::span<const int64_t> cu_seqlens, std::span<const int64_t> prefixes);
 /// One causal prefix followed by continuations, each causal, that see the prefix and themselves but not each other.

@@ -10,7 +10,7 @@
 
 namespace tangram {
 
-/// What masks of one shape may need, and which calls they are for.
+/// Largest masks of one shape, and the calls that they are for.
 struct MaskCapacity {
   /// Documents: ranges of rows that see none of each other's keys. Each may take one more tile of 64 queries in the
   /// backward pass, and that is what a call's workspace grows with.

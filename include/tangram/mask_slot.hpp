@@ -17,8 +17,8 @@
 
 namespace tangram {
 
-/// What one kind of call reads of a mask. Parts are built apart, in any order: a forward call never waits for lists of
-/// backward calls.
+/// Part of a mask that one kind of call reads. Parts are built apart, in any order: a forward call never waits for
+/// lists of backward calls.
 enum class MaskPart : uint8_t {
   kForward = 1,
   kBackward = 2,         ///< KV-stationary kernels
@@ -46,7 +46,7 @@ class MaskParts {
 constexpr MaskParts operator|(MaskPart a, MaskPart b) { return MaskParts(a) | MaskParts(b); }
 inline constexpr MaskParts kBackwardParts = MaskPart::kBackward | MaskPart::kBackwardOrdered;
 
-/// What is known of backward calls before they come, and decides which part they read.
+/// Options of backward calls that are known in advance and decide which mask part they read.
 struct CallOptions {
   bool deterministic = false;
   /// Whether calls have no softcap, dsink, accumulation, scattered gradients or local K/V.
@@ -56,7 +56,7 @@ struct CallOptions {
   bool awaits_keys = false;
 };
 
-/// What to build.
+/// Request of AttnBackend::build.
 struct MaskRequest {
   /// One mask, or one for each of n equal head groups: mask g is of K/V heads [g * num_heads_kv / n, (g + 1) *
   /// num_heads_kv / n) and their query heads. Slices lie in the sequences and are disjoint.
@@ -78,7 +78,7 @@ struct MaskRequest {
   int64_t num_keys = -1;
 };
 
-/// What a backend derives from masks, in memory of the host.
+/// Data that a backend derives from masks, in host memory.
 class MaskMetadata {
  public:
   explicit MaskMetadata(MaskParts parts) : parts_(parts) {}

@@ -39,7 +39,7 @@ struct MovementStage {
   friend bool operator==(const MovementStage&, const MovementStage&) = default;
 };
 
-/// What a rank holds and does in one pass.
+/// Rows and stages of a rank in one pass.
 struct MovementRank {
   /// K/V rows that the rank's work sees, local and remote, compact in global order (NOTE [global row order], plan.hpp).
   std::vector<RowSegment> kv_segments;

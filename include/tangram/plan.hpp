@@ -107,16 +107,16 @@ struct Plan {
   /// Requested config with two changes. Strategy "auto" became the chosen strategy (see `candidates`). `movement` is
   /// its default unless the strategy is Tangram's own.
   DistAttnConfig config;
-  /// What `config.dispatch` came to; kAuto only where the dispatches were given, or hybrid_cp sharded documents.
+  /// Dispatch algorithm that was used; kAuto only if the dispatches were given, or hybrid_cp sharded documents.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
   /// Tables of the ranks. Under another strategy than Tangram's they have areas and K/V rows alone: the rest is in
   /// `grid`. With QO communication they have areas alone: the rest is in `movement`.
   std::vector<RankPlan> ranks;
-  /// What the ranks do under another strategy; empty under Tangram's.
+  /// Plan of another strategy; empty under Tangram's own.
   GridPlan grid;
-  /// What the ranks do where queries move too (`config.movement`); empty otherwise.
+  /// Plan of QO communication (`config.movement`); empty otherwise.
   MovementPlan movement;
   PredictedTime predicted;
   /// Candidates of strategy "auto": the chosen one first, then by predicted step, impossible ones last. Empty if a
@@ -131,9 +131,9 @@ struct Plan {
   int64_t rows_moved() const;
   /// Largest number of bytes that `rank` holds during a step on the host, as DistAttention::memory_use counts them
   /// (docs/design/program.md). They are the shards of q, k, v, out and lse, backward also of dout, dq, dk and dv, and
-  /// the pass's own buffers. For calls with all results in the dtype of the heads, without sinks, whose forward pass
-  /// keeps what this plan can keep for the backward pass. The plan, prepared masks, kernels and transports come on top.
-  /// Writes both programs; throws InvalidArgument for a rank that the plan has not.
+  /// the pass's own buffers. Holds for calls without sinks and with all results in the dtype of the heads. Their
+  /// forward pass keeps what this plan can keep for the backward pass. The plan, prepared masks, kernels and transports
+  /// come on top. Writes both programs; throws InvalidArgument for a rank that the plan has not.
   int64_t peak_bytes(int rank) const;
 
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -158,9 +158,9 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config);
 /// make_plan with given dispatches: another mask over rows that are already sharded (hybrid attention).
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
-/// Lower bound of the K/V rows that a plan over these dispatches moves in one cast: for every rank the remote key rows
-/// that its queries see. Counted from the keys' side of the slices, sharing no code with make_plan, so that a plan can
-/// be held against it. O(n log n), n the pairs of a slice and a run of one rank's rows that meet.
+/// Lower bound of the K/V rows that a plan over these dispatches moves in one cast. It is the sum over ranks of remote
+/// key rows that their queries see. Counted from the keys' side of the slices, sharing no code with make_plan, so that
+/// a plan can be held against it. O(n log n), n the pairs of a slice and a run of one rank's rows that meet.
 int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
 /// Bytes that all ranks together receive in a step of a plan with a grid, by the closed forms of

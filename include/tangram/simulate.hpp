@@ -16,7 +16,7 @@
 
 namespace tangram {
 
-/// What one strategy would take. Times are of the slowest rank.
+/// Predicted step of one strategy. Times are of the slowest rank.
 struct StrategyPrediction {
   std::string strategy;
   /// Empty, or why the strategy cannot run here; everything below is 0 then.

@@ -20,9 +20,9 @@ struct SocketGroupConfig {
   std::string address;
   /// Bounds the wait for all ranks and every later wait for a peer; 0: Env::timeout_s.
   double timeout_s = 0;
-  /// What only the ranks of this job know, alike on all of them, best drawn at random for each job; empty:
-  /// Env::secret. `tcp:` needs one. Ranks prove to each other that they know it; a process that does not is dropped.
-  /// Rows are sent unencrypted: only for networks without eavesdroppers.
+  /// Secret of this job, the same on all ranks, best drawn at random for each job; empty: Env::secret. `tcp:` needs
+  /// one. Ranks prove to each other that they know it; a process that does not is dropped. Rows are sent unencrypted:
+  /// only for networks without eavesdroppers.
   std::string secret;
   /// Bounds the wait for all ranks alone; 0: timeout_s.
   double setup_timeout_s = 0;

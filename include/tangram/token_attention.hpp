@@ -21,12 +21,12 @@ struct TokenIndices {
   int64_t topk = 0;
 };
 
-/// What a backend does with TokenIndices. Calls keep nothing: shapes may change from one to the next, and the backward
-/// pass reads the lists again. They use tensors, lse, softmax_scale, deterministic, sm_margin and the workspace of
-/// AttnForwardArgs and AttnBackwardArgs. Any other argument (sink, softcap, max_logits, accumulation, ready flags,
-/// local K/V, scatter maps, delta) throws InvalidArgument. A query whose list names no key, or is refused, sees
-/// nothing: out and dq are 0, lse is -inf. Keys that no list names get gradients of 0, and what k and v hold there (NaN
-/// too) reaches no result.
+/// Attention of a backend over TokenIndices. Calls keep nothing: shapes may change from one to the next, and the
+/// backward pass reads the lists again. They use tensors, lse, softmax_scale, deterministic, sm_margin and the
+/// workspace of AttnForwardArgs and AttnBackwardArgs. Any other argument (sink, softcap, max_logits, accumulation,
+/// ready flags, local K/V, scatter maps, delta) throws InvalidArgument. A query whose list names no key, or is refused,
+/// sees nothing: out and dq are 0, lse is -inf. Keys that no list names get gradients of 0, and what k and v hold there
+/// (NaN too) reaches no result.
 ///
 /// On a GPU calls are kernels in stream order; they never wait, and allocate only without a workspace. They can be
 /// captured: replays read the lists of that time. The GPU finds a refused list, whose query then sees nothing. The next
@@ -39,7 +39,7 @@ class TokenAttention {
   /// Empty, or why calls of this shape would throw, as it follows "needs": `head_dim 128 (got head_dim=80)`.
   virtual std::string refusal(const AttnShape& shape, int64_t topk) const = 0;
 
-  /// What calls need as their workspace, see AttnWorkspace; 0: none.
+  /// Workspace bytes of calls, see AttnWorkspace; 0: none.
   virtual int64_t forward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/) const { return 0; }
   virtual int64_t backward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/, bool /*deterministic*/) const {
     return 0;
