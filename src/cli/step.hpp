@@ -38,7 +38,7 @@ struct StepResult {
   double backward_fastest_s = 0;
   double forward_cpu_s = 0;
   double backward_cpu_s = 0;
-  /// What one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
+  /// Rows and bytes that one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;

@@ -53,7 +53,7 @@ class MessageTransport : public Transport {
   virtual void complete(const std::string& name) = 0;
   /// Between operations: takes what peers send on their own.
   virtual void poll() {}
-  /// What a peer said that gave up, if one did.
+  /// Failure that a peer reported when it gave up, if one did.
   virtual std::optional<Failure> failure_of_peer() = 0;
   /// Sends what WaitGraph says to every peer that takes it at once.
   virtual void tell_waiting(const std::vector<char>& bytes) = 0;

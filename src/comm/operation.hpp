@@ -93,8 +93,8 @@ Operation make_barrier(std::string_view label);
 Operation make_agreement(uint64_t value, std::string_view what);
 Operation make_refusal(std::string_view reason);
 
-/// What is wrong with the ranks' operations taken together, the same text for every rank; empty when they fit.
-/// `signatures[r]` is rank r's.
+/// Text of a disagreement between the ranks' operations, the same for every rank; empty if they fit. `signatures[r]` is
+/// rank r's.
 std::string find_disagreement(std::span<const Signature* const> signatures);
 
 }  // namespace tangram::comm

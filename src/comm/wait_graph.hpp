@@ -25,7 +25,7 @@ class WaitGraph {
   bool is_due(double begin_s, double now_s);
   /// `peers` as it is sent, a bit for each rank.
   std::vector<char> encode(std::span<const int> peers) const;
-  /// What `peer` said. What is no message of `encode` is ignored.
+  /// Notes a message of `peer`; ignores bytes that `encode` did not make.
   void hear(int peer, std::span<const char> bytes, double now_s);
 
   /// Ranks that have sent nothing for half of the timeout, in order, among `peers`, the ranks they wait for, and so on.

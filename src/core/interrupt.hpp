@@ -58,7 +58,7 @@ class OnInterrupt {
   OnInterrupt* outer_;
 };
 
-/// What peers are told.
+/// Reason that peers get.
 inline constexpr const char* kInterruptReason =
     "a signal interrupted a call; its group is closed, so make the process group anew";
 

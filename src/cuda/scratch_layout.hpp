@@ -9,7 +9,7 @@
 
 namespace tangram::cuda {
 
-/// What blocks that calls are given, and arrays within them, are aligned to, in bytes.
+/// Alignment in bytes of blocks that calls get, and of arrays in them.
 inline constexpr size_t kScratchAlignment = 256;
 
 /// Places one array behind the other. The same code lays out a block and, without one, finds out how many bytes it must

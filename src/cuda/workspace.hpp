@@ -31,7 +31,7 @@ class Workspace {
    public:
     Lease() = default;
     Lease(Lease&& other) noexcept = default;
-    /// What is put on the stream from now on does not use the block.
+    /// Ends the lease: work put on the stream from now on does not use the block.
     ~Lease();
     void* data() const { return data_; }
 

@@ -45,7 +45,7 @@ std::vector<int> dispatch_dynamic_programming(std::span<const int64_t> areas, in
 std::vector<int> dispatch_batch_topp(std::span<const int64_t> areas, int cp_size);
 std::vector<int> dispatch_random(int64_t num_chunks, int cp_size, uint64_t seed);
 
-/// What a dispatch costs, before stages are made.
+/// Cost of a dispatch, before stages are made.
 struct DispatchCost {
   double seconds = 0;   // to compare dispatches of one mask
   double excess_s = 0;  // of them, what the largest area takes beyond 1.02 times the mean
@@ -63,7 +63,7 @@ double balance_tolerance(int64_t rows_per_rank);
 
 /// Rows of a node, to be dispatched to its ranks.
 struct NodeDispatch {
-  /// What the rows see, rows numbered through the node; keys are global.
+  /// Visible pairs of the node's rows, rows numbered through the node; keys are global.
   const Mask& mask;
   /// The part of it that the node's own keys are, numbered as its rows are.
   std::span<const AttnSlice> own_keys;

@@ -20,7 +20,7 @@ struct ChunkRun {
   int size() const { return end - begin; }
 };
 
-/// What is packed: chunk areas with their prefix sums, and the blocks that cover all chunks in order.
+/// Input of packing: chunk areas with their prefix sums, and the blocks that cover all chunks in order.
 struct PackProblem {
   int cp_size = 1;
   std::vector<int64_t> areas;   // [num_chunks]

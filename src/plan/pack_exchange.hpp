@@ -38,14 +38,14 @@ struct PackHalves {
   }
 };
 
-/// What a rank may hold.
+/// Limits of rows and area of a rank.
 struct PackBounds {
   int64_t rows = 0;
   int64_t area = 0;
 };
 
-/// What must change hands, as if rows could be cut anywhere at no cost: no exchange that `PackExchange` makes is much
-/// cheaper.
+/// Lower estimate of the rows to exchange, as if rows could be cut anywhere at no cost: no exchange that `PackExchange`
+/// makes is much cheaper.
 struct ExchangeEstimate {
   size_t giver = 0;  ///< the rank with more area
   double given = 0;  ///< its rows: those before row `last` of one document where area is too much, else first rows

@@ -18,7 +18,7 @@
 
 namespace tangram {
 
-/// What the search may do. The same search with more work serves as the offline one.
+/// Limits of the search. The same search with more work serves as the offline one.
 struct RefineOptions {
   /// Effort in units of about a nanosecond, counted and not timed, so that equal input gives equal output anywhere.
   int64_t max_work = 0;
@@ -35,7 +35,7 @@ struct RefineOptions {
   bool is_loose_at_first = true;
 };
 
-/// What it costs to cut rows that see keys in common where no tile of the kernels ends.
+/// Cost of cutting rows with common keys where no tile of the kernels ends.
 struct CutCost {
   int64_t tile_rows = 1;    ///< tiles are counted from where a component begins
   double rows_per_key = 0;  ///< remote rows that are worth as much as the cut, for every key seen there

@@ -17,7 +17,7 @@
 
 namespace tangram {
 
-/// What all ranks must share of a plan, and of a pass over it.
+/// Fingerprint of the facts of a plan, and of a pass over it, that must be equal on all ranks.
 CallFingerprint fingerprint_of(const Plan& plan);
 CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args);
 CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args);

@@ -37,7 +37,7 @@ struct ForwardTiles {
   bool gathers = true;
 };
 
-/// What one mask shows, tile by tile.
+/// Lists of one mask, tile by tile.
 struct BlockMask {
   GatheredList forward;
   GroupList backward;
@@ -62,7 +62,8 @@ class BlockImageLayout {
   /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
-  /// What the host makes of a mask; throws InvalidArgument for one whose tiles do not see groups of keys, named.
+  /// Makes the lists of a mask on the host. Throws InvalidArgument that names a tile which does not see whole groups of
+  /// keys.
   BlockMask make(std::span<const AttnSlice> slices) const;
   /// Throws InvalidArgument, naming what is too much, unless the masks fit.
   void check(std::span<const BlockMask> masks) const;
@@ -86,7 +87,7 @@ class BlockImageLayout {
   /// Whether keys rest in the backward pass; else it gathers.
   bool kv_stationary() const { return keys_rest_; }
   const KeyImage& keys() const { return keys_; }
-  /// What sizes of blocks must be multiples of.
+  /// Number of which block sizes must be multiples.
   int64_t block_multiple() const;
   /// Query tiles of the forward pass (`pass` 0), key tiles of the backward pass (1).
   const RegularTiles& tiles(int pass) const { return tiles_[pass]; }

@@ -20,7 +20,7 @@ inline constexpr int64_t kLeastBlock = 16;
 /// these kernels need.
 bool fills_steps(const MaskCapacity& capacity);
 
-/// What lists have room for in a buffer that does not gather: as `capacity` says, but for blocks that fill steps.
+/// Capacity of the lists of a buffer that does not gather: `capacity`, except for blocks that fill steps.
 MaskCapacity list_capacity(const MaskCapacity& capacity);
 
 /// Throws InvalidArgument for data that a buffer made for blocks does not take.

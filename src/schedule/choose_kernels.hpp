@@ -30,7 +30,7 @@ ForwardWorkTiles plain_work_tiles(const KernelTable& kernels, const AttnShape& s
 /// The tiles of their lists.
 TileShape forward_tile(const KernelTable& kernels, const AttnShape& shape);
 
-/// What a forward pass reads of a key of a key head, K and V.
+/// Bytes that a forward pass reads of a key of a K/V head, K and V.
 inline int64_t forward_bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
 /// Number of head groups whose data, `bytes_of_key` for each key of a K/V head, stays in the L2 cache. Whole K/V heads
 /// at a time, in sections of equal size. A section must last four times as long as the longest work tile, though.
@@ -51,7 +51,7 @@ ForwardLists choose_forward(std::span<const std::span<const AttnSlice>> masks, c
 ForwardLists choose_forward(TileList tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu);
 
-/// What a padded slot holds: lists of any mask of a capacity (ImageLayout), or of small blocks (BlockImageLayout).
+/// Contents of a padded slot: lists of any mask of a capacity (ImageLayout), or of small blocks (BlockImageLayout).
 struct PaddedChoice {
   bool is_of_blocks = false;
   ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain;

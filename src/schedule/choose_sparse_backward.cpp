@@ -59,7 +59,7 @@ double SparseBackwardChoice::visible_cells() const {
   return visible;
 }
 
-/// What these kernels take at least, if all steps were full, in steps of the others.
+/// Least cost of these kernels, if all steps were full, in steps of the other kernels.
 double SparseBackwardChoice::least_cost() const {
   const double work_tiles = static_cast<double>(num_tiles()) * (shape_.num_heads_q / packed_heads(shape_));
   const auto [rows, keys] = kernels_.backward_sparse;

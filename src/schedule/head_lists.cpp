@@ -30,7 +30,7 @@ int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t to
   return static_cast<int>((most + sections - 1) / sections);
 }
 
-/// What a mask of `shares` that run together has of the GPU.
+/// The part of a GPU that one of `shares` masks has, if they run together.
 GpuModel share_of(const GpuModel& gpu, int shares) {
   GpuModel share = gpu;
   share.multiprocessors = std::max(gpu.multiprocessors / shares, 1);

@@ -24,7 +24,7 @@ namespace tangram::schedule {
 ForwardLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups,
                         const GpuModel& gpu, const GatherableTiles& gatherable, bool may_split = true);
 
-/// What a backward kernel walks of the masks, of which `transposed[g]` is the tile list of the transposed `slices[g]`.
+/// Work list of a backward kernel for the masks; `transposed[g]` is the tile list of the transposed `slices[g]`.
 ///
 /// NOTE [tables of masks] Query tiles, and which of their rows are seen, differ between masks. WorkList::q_tiles is a
 /// table for each mask. All are as long as the longest, with empty tiles at the end; runs of mask g name tiles of its

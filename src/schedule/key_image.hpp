@@ -55,7 +55,7 @@ struct KeyTileSchedule {
   }
 };
 
-/// What tiles of keys see of one mask of the host.
+/// Lists of key tiles for one mask of the host.
 struct KeyLists {
   std::vector<WorkTile> tiles;  ///< in the order of keys, with what all their work tiles have in common
   std::vector<int32_t> visits;  ///< of each, steps of one query head

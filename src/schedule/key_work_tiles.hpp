@@ -67,7 +67,7 @@ struct Walk {
       false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
 };
 
-/// What kernels must know of a mask beside its lists.
+/// Data of a mask for kernels, beside its lists.
 struct BackwardMaskInfo {
   int32_t num_work_tiles = 0;
   Walk walk;

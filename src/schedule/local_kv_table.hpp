@@ -15,7 +15,7 @@ namespace tangram {
 /// A kernel looks up its tile of keys by the granule in which the tile begins.
 inline constexpr int kLocalKvGranule = 16;
 
-/// What is added to keys that lie in no range: their rows are negative.
+/// Offset of keys that lie in no range: their rows are negative.
 inline constexpr int32_t kNoLocalRange = INT32_MIN;
 
 /// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors, or, with kNoLocalRange, of k and v.

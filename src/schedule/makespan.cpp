@@ -16,7 +16,7 @@ namespace tangram::schedule {
 
 namespace {
 
-/// What pieces of work tiles take, in half steps, of which all costs are multiples.
+/// Costs of head splits of work tiles, in half steps, of which all costs are multiples.
 class PieceCosts {
  public:
   PieceCosts(int group, bool all_together, const WorkTileCosts& costs) : of_(static_cast<size_t>(group) + 1) {

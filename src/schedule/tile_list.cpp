@@ -122,8 +122,8 @@ class Builder {
     largest_cost_ = std::max(largest_cost_, cost_);
   }
 
-  /// What most tiles are: rows of one slice. Runs equal to those of its pieces, for all tiles from `tile` on that end
-  /// at `end` or before: every row of a canonical slice sees keys. Returns the tile behind them.
+  /// Adds tiles of rows of one slice, which most tiles are. Runs equal to those of its pieces, for all tiles from
+  /// `tile` on that end at `end` or before: every row of a canonical slice sees keys. Returns the tile behind them.
   size_t add_work_tiles_of(const AttnSlice& slice, const std::vector<int32_t>& begins, size_t tile, int64_t end) {
     auto run_begin = static_cast<int32_t>(list_.runs.size());
     do {

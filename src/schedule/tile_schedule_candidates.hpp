@@ -16,7 +16,8 @@
 
 namespace tangram::schedule {
 
-/// What decides how a mask is best scheduled, beside its makespan: what multiprocessors find in the L2 cache.
+/// Class of a mask that decides its best schedule, beside its makespan: the data that multiprocessors find in the L2
+/// cache.
 enum class ScheduleClass {
   kEqual,  ///< work tiles that meet at a query tile are about as long (length_spread): they stay together by themselves
   kNested,  ///< one group of unequal work tiles, as of a causal mask
@@ -48,10 +49,10 @@ struct ScheduleCandidate {
   CostFactors deterministic = {};
 };
 
-/// What benchmarks/schedule/fit_tile_schedules prints of docs/results/data/tile_schedules_tried_h200.csv and of
-/// tile_schedules_h200.csv, checked by tests/schedule/tile_schedule_fit_test.cpp. Only the ratios of candidates within
-/// a column count. To try another candidate, add it here with cost factor 1, measure (time_tile_schedules), fit.
-// clang-format off
+/// Candidates with the factors that benchmarks/schedule/fit_tile_schedules prints for
+/// docs/results/data/tile_schedules_tried_h200.csv and of tile_schedules_h200.csv, checked by
+/// tests/schedule/tile_schedule_fit_test.cpp. Only the ratios of candidates within a column count. To try another
+/// candidate, add it here with cost factor 1, measure (time_tile_schedules), fit. clang-format off
 inline constexpr std::array kScheduleCandidates{
     ScheduleCandidate{.head_splits = 1, .cost_factor = {1, 1, 1}, .deterministic = {1, 1, 1}},
     ScheduleCandidate{.head_splits = 2, .cost_factor = {0, 0, 0.92}, .deterministic = {0, 1, 0.89}},
@@ -61,10 +62,16 @@ inline constexpr std::array kScheduleCandidates{
     ScheduleCandidate{.cached = true, .cost_factor = {0, 0.75, 0}, .deterministic = {0, 0.8, 0}},
     ScheduleCandidate{.by_document = true, .deterministic = {0, 0, 0.825}},
     ScheduleCandidate{.heads_in_l2 = 2, .by_document = true, .deterministic = {0, 0.92, 0.775}},
-    ScheduleCandidate{.head_splits = 2, .heads_in_l2 = 1, .by_document = true, .cost_factor = {0.97, 0, 0},
+    ScheduleCandidate{.head_splits = 2,
+                      .heads_in_l2 = 1,
+                      .by_document = true,
+                      .cost_factor = {0.97, 0, 0},
                       .deterministic = {0.945, 0, 0.785}},
     ScheduleCandidate{.heads_in_l2 = 1, .most_share = 0.1, .share_of_rest = 1, .cost_factor = {0, 0, 0.865}},
-    ScheduleCandidate{.heads_in_l2 = 1, .by_document = true, .most_share = 0.1, .share_of_rest = 0.7,
+    ScheduleCandidate{.heads_in_l2 = 1,
+                      .by_document = true,
+                      .most_share = 0.1,
+                      .share_of_rest = 0.7,
                       .cost_factor = {0.95, 0.785, 0}},
     ScheduleCandidate{.heads_in_l2 = 1, .by_document = true, .most_share = 0.34, .cost_factor = {0, 0, 0.84}},
 };

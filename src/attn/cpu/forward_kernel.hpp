@@ -64,7 +64,7 @@ struct ForwardScratch {
   }
 };
 
-/// What a masked score becomes; NaN of poisoned lanes goes with it.
+/// Replaces masked scores, and NaN of poisoned lanes with them.
 TANGRAM_INLINE void hide_masked(const StepBlock& block, int panel, const Segment& segment, float* scores) {
   for (int s = segment.begin; s < segment.end; ++s) {
     const uint64_t bits = panel_bits(block, panel, s);

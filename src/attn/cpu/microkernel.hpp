@@ -10,7 +10,7 @@
 
 namespace tangram::cpu::TANGRAM_ISA {
 
-/// What one element of A and B is, always four bytes: a float32, or two bfloat16 that follow each other along the inner
+/// Type of one element of A and B, always four bytes: a float32, or two bfloat16 that follow each other along the inner
 /// index.
 struct Float32 {
   static constexpr int kWidth = 1;

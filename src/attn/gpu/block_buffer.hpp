@@ -32,7 +32,7 @@ class BlockBuffer final : public PaddedSlot {
   /// not take, CudaError.
   BlockBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const schedule::PaddedChoice& choice);
 
-  /// What install() takes, of masks for each head group.
+  /// Makes the metadata for install(), from one mask for each head group.
   std::unique_ptr<MaskMetadata> build(std::span<const std::span<const AttnSlice>> masks) const;
   /// Enqueues the copy of the lists, a BlockBufferMetadata. Throws InvalidArgument before that if they do not fit,
   /// CudaError.

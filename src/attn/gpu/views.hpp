@@ -36,7 +36,7 @@ struct ForwardView {
   int num_masks = 1;
 };
 
-/// What a KV-stationary backward call computes in. Sizes are those of the compiled kernels (KernelTable).
+/// Scratch memory of a KV-stationary backward call. Sizes are those of the compiled kernels (KernelTable).
 struct BackwardScratch {
   float* stats = nullptr;              ///< [tables of query tiles, rows of a step, 4]
   float* dq_sums = nullptr;            ///< [tables of query tiles, rows of a step, head_dim]
@@ -85,7 +85,7 @@ struct SparseView {
   int64_t num_all_work_tiles() const { return int64_t{num_work_tiles} * num_head_groups; }
 };
 
-/// What these compute in.
+/// Scratch memory of Q-stationary backward calls.
 struct SparseScratch {
   float* stats = nullptr;    ///< [head groups, tiles, packed rows, 4]
   float* dk_sums = nullptr;  ///< [num_heads_kv, groups of keys, kGroupKeys * head_dim]

@@ -13,7 +13,7 @@
 
 namespace tangram::sm80 {
 
-/// What selects a compiled kernel.
+/// Selects a compiled kernel.
 struct Variant {
   bool half = false;  ///< float16 instead of bfloat16
   int head_dim = 128;

@@ -9,13 +9,13 @@
 
 namespace tangram {
 
-/// What a device is called, or why the backend cannot run on it and what to use instead.
+/// Name of a device, or the reason why the backend cannot run on it and what to use instead.
 struct HopperCheck {
   bool found = false;
   std::string text;
 };
 
-/// What CUDA says of the current device.
+/// Properties of the current device.
 struct CudaDevice {
   std::string name;
   int major = 0;  ///< of the compute capability

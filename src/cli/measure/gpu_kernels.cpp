@@ -69,8 +69,8 @@ KernelMeasurement measure_kernels(const AttnBackend& backend, const HeadConfig& 
   return fit_entry(tiles_of(backend, heads, device), calls, heads.num_heads_q);
 }
 
-/// What a forward call in two stages takes longer than in one: the second launch, and adding to what is there. Few
-/// rows, because bytes of results are counted apart.
+/// Extra time of a forward call in two stages: the second launch, and adding to what is there. Few rows, because bytes
+/// of results are counted apart.
 double measure_stage_overhead(const AttnBackend& backend, const HeadConfig& heads, int num_turns) {
   constexpr int64_t kStageRows = 256, kStageKeys = 4096;
   const MaskTensors tensors(heads, kStageRows, kStageKeys);

@@ -21,7 +21,7 @@ struct MeasureOptions {
   int num_repeats = 5;
 };
 
-/// What was measured, and how far the fitted constants are from the samples.
+/// Measured machine file, and how far the fitted constants are from the samples.
 struct Measured {
   MachineFile file;
   std::vector<std::string> notes;  ///< a line for each fit

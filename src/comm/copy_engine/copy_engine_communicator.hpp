@@ -29,7 +29,7 @@ namespace tangram::comm {
 /// block each other; host barriers keep them from running ahead. Nothing is enqueued behind a kernel that waits before
 /// all ranks have enqueued what it waits for.
 
-/// What passes share: the group, its memory, and where its control words lie.
+/// State that passes share: the group, its memory, and the places of its control words.
 struct CopyEngineGroup {
   CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config);
   /// Ends when the own transfers have.

@@ -14,7 +14,7 @@
 
 namespace tangram::comm {
 
-/// What one all_to_all moves. `send` holds bytes for rank 0, 1, ... one after the other, `send_bytes[r]` of them;
+/// Bytes that one all_to_all moves. `send` holds bytes for rank 0, 1, ... one after the other, `send_bytes[r]` of them;
 /// `recv` likewise. `most_bytes` is the most that goes from any rank to another one, alike on all ranks.
 struct ByteMoves {
   const void* send = nullptr;
@@ -26,7 +26,7 @@ struct ByteMoves {
 
 class DeviceMailbox {
  public:
-  /// What the mailbox does on the device itself, so that it can be tested without one.
+  /// Operations of the mailbox on the device; tests replace them.
   struct Device {
     std::function<void(void* to, const void* from, int64_t num_bytes, void* stream)> copy;
     /// Ends when the device is idle. Called before a box is prepared; throws where that may not be (graph capture).

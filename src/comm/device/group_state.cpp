@@ -19,7 +19,8 @@ namespace tangram::comm {
 
 namespace {
 
-/// What fits into the words of kernels. Numbers are used again: a program makes passes as long as it lives.
+/// Most passes whose numbers fit into the words of kernels. Numbers are reused: a program makes passes as long as it
+/// lives.
 constexpr size_t kMaxPasses = 4095;
 
 double checked_timeout(double timeout_s) {

@@ -22,7 +22,7 @@
 
 namespace tangram::comm {
 
-/// What a rank says of what all ranks are about to make together: of which plan it is, or why the rank cannot.
+/// Record of a rank about an object that all ranks are about to make: its plan, or the reason why the rank cannot.
 struct AgreementRecord {
   CallFingerprint fingerprint;
   uint64_t options = 0;  // a hash of all else that must be alike
@@ -60,7 +60,7 @@ class HostControlBlock {
   /// their calls are, and one in half a million times if they are not; 0: no facts. Not for two threads of one rank at
   /// once.
   uint32_t show_fingerprint(int rank, const CallFingerprint& fingerprint);
-  /// What rank showed under that tag, while it is among the last 16 that differ.
+  /// Fingerprint that `rank` showed under `tag`, while it is among the last 16 that differ.
   std::optional<CallFingerprint> fingerprint(int rank, uint32_t tag) const;
   /// The oldest that `rank` showed after `num_seen` others, while it is among the last 16; counts it in `num_seen`.
   std::optional<CallFingerprint> next_fingerprint(int rank, uint64_t& num_seen) const;

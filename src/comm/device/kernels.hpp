@@ -92,7 +92,7 @@ struct ExchangeParams {
   WaitParams wait;           // with the signals
   int32_t* state = nullptr;  // [2], device memory that is zero, and is again afterwards
 };
-/// What launch_begin(epoch, own), launch_move(sent) and launch_wait(wait) do, by one kernel.
+/// Does the work of launch_begin(epoch, own), launch_move(sent) and launch_wait(wait) in one kernel.
 void launch_exchange(const ExchangeParams& params, cudaStream_t stream);
 
 /// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
@@ -133,7 +133,7 @@ inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView
 }
 /// At most this many tensors in one launch.
 inline constexpr int kMaxMerged = 4;
-/// What the kernel that merges is given.
+/// Parameters of the merge kernel.
 struct MergeJobs {
   MergeParams tensors[kMaxMerged];
   WaitParams wait;    // in front of all, by every block; signals by the first

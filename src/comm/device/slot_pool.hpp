@@ -31,7 +31,7 @@ class SlotPool {
   int next_ = 0;
 };
 
-/// What was done in the open epoch. Each call throws InvalidArgument when it may not be made now.
+/// Calls made in the open epoch. Each call throws InvalidArgument when it may not be made now.
 class EpochState {
  public:
   explicit EpochState(const DevicePassSpec& spec);

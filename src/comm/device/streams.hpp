@@ -46,7 +46,7 @@ class StreamWord {
  public:
   StreamWord();
   const uint64_t* get() const { return word_.as<uint64_t>(); }
-  /// What it will have reached when all that is on `stream` now has ended.
+  /// Value that the word reaches once all work now on `stream` has ended.
   uint64_t raise(cudaStream_t stream);
 
  private:

@@ -22,7 +22,7 @@ struct ProcessIdentity {
   bool is_same_host(const ProcessIdentity& other) const;
   /// Whether both are on one node: by Env::node_id if either has it, else by host.
   bool is_same_node(const ProcessIdentity& other) const;
-  /// What errors call the node.
+  /// Name of the node in errors.
   const char* node_name() const { return node[0] != '\0' ? node : host; }
 };
 

@@ -83,7 +83,7 @@ class NcclPass final : public DevicePass {
   bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
   void take_staging();
   std::vector<Stage> name_stages(std::vector<StageMessages> stages);
-  /// What kernels read, in one copy.
+  /// Uploads the tables of kernels, in one copy.
   void upload();
   bool meets() const { return spec_.agreed == nullptr || !group_->agrees_later(); }
   /// The tensors of the open slot, as a table in device memory.

@@ -50,7 +50,7 @@ struct Caller {
   size_t num_read = 0;  // of both
 };
 
-/// What rank 0 tells a rank of another: where it is, or, for the rank itself, whether all came.
+/// Entry that rank 0 sends to a rank about another: its address, or, for the rank itself, whether all came.
 struct TableEntry {
   Address address;
   int32_t missing = 0;

@@ -50,7 +50,7 @@ static_assert(sizeof(Welcome) == 8);
 
 enum class Side : char { kAccepts = 'a', kConnects = 'c' };
 
-/// What `side` sends to prove that it knows the secret.
+/// Digest that `side` sends to prove that it knows the secret.
 Digest prove(std::string_view secret, Side side, int accepting_rank, const Hello& hello, const Nonce& accepting_nonce);
 
 }  // namespace tangram::comm

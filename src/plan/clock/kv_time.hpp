@@ -12,7 +12,7 @@
 
 namespace tangram {
 
-/// What one stage of one rank asks for.
+/// Load of one stage of one rank.
 struct StageLoad {
   int64_t area = 0;
   int64_t rows = 0;

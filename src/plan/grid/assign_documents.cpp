@@ -50,7 +50,7 @@ class Assigner {
     return placements;
   }
 
-  /// What a step takes the slowest rank, roughly: its work, or what rings bring if that takes longer.
+  /// Approximate seconds of a step on the slowest rank: its work, or what rings bring if that takes longer.
   double seconds(const std::vector<Placement>& placements) const;
   std::vector<OwnedRun> runs(const std::vector<Placement>& placements, size_t axis) const;
   size_t num_axes() const { return units_.size(); }

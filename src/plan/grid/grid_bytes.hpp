@@ -20,7 +20,8 @@ struct GridSizes {
   int64_t k_rows = 0;
 };
 
-/// What one rank receives in the head exchange, on the way to heads and back, and in how many copies from each peer.
+/// Bytes that one rank receives in the head exchange, on the way to heads and back, and in how many copies from each
+/// peer.
 struct HeadBytes {
   int64_t in = 0;
   int64_t back = 0;

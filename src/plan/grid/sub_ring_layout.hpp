@@ -46,7 +46,7 @@ struct SubRingLayout {
     return first + ((rank - first + distance) % size + size) % size;
   }
   const SubRingPart& part(size_t level, int owner) const { return parts[level][static_cast<size_t>(owner)]; }
-  /// What `rank` works with at `level` in `step` > 0.
+  /// Rows that `rank` works with at `level` in `step` > 0.
   const SubRingPart& part_in_step(size_t level, int rank, int step) const {
     return part(level, neighbour(level, rank, -step));
   }
@@ -78,7 +78,7 @@ void for_each_sub_ring_piece(const SubRingLayout& layout, int rank, const std::v
   }
 }
 
-/// What the cost model asks of a rank's step.
+/// Input of the cost model for a rank's step.
 struct SubRingLoad {
   int64_t area = 0;
   int64_t rows = 0;       ///< of the K/V buffer, where it is not the shard
@@ -98,7 +98,7 @@ PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads
 /// make as many hops and end at home.
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels);
 
-/// What the whole plan of HybridCP over these rows would predict.
+/// Predicted time of the HybridCP plan over these rows.
 PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const AssignedRows& rows);
 
 }  // namespace tangram

@@ -10,7 +10,7 @@
 
 namespace tangram {
 
-/// What choices are compared by.
+/// Cost by which choices are compared.
 struct MovementCost {
   double seconds = 0;
   double bytes = 0;  ///< that all ranks receive

@@ -23,7 +23,7 @@ struct Cluster {
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
-/// What the search looks at: the work of every rank if only K/V moved.
+/// Input of the search: the work of every rank if only K/V moved.
 struct RowWork {
   std::vector<std::vector<AttnSlice>> slices;  // [rank] global rows, each inside one run of queries
   std::vector<std::vector<Range>> keys;        // [rank] that these slices see

@@ -29,7 +29,7 @@ struct ProgramMask {
   int64_t local_kv_halo = 0;                    ///< and of whose ends so many lie among the others, too
 };
 
-/// What a caller of a pass gives and wants.
+/// Shapes and dtypes of a call's arguments and results.
 struct CallShape {
   DType out = DType::kBFloat16;
   DType dout = DType::kBFloat16;
@@ -55,7 +55,7 @@ enum class KeyCalls {
   kAsTheyCome,  ///< one, which waits for each key where it needs it
 };
 
-/// What can run a program.
+/// Abilities of a runner of programs.
 struct ProgramTarget {
   /// Casts read arguments and work, too; else regions of the arena alone.
   bool sends_from_anywhere = false;
@@ -78,8 +78,8 @@ struct ProgramTarget {
   /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they move.
   bool stores_at_owners = false;
 };
-/// What the host's runner wants. The operands of the next chunk of heads move while one computes; more would only
-/// take memory.
+/// Target of the host's runner. The operands of the next chunk of heads move while one computes; more would only take
+/// memory.
 inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
 
 /// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.

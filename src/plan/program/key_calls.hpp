@@ -36,7 +36,7 @@ std::vector<Range> rows_of(const std::vector<LocalKvRange>& local_ranges);
 /// Ranges of `own` that are longer than their halos, so that reading them in place spares copies.
 std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border);
 
-/// What of `own` must be copied when `read` are read where they lie: the borders of those, and all others.
+/// Ranges of `own` that must be copied if `read` are read in place: the halos of `read`, and all others.
 std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const std::vector<LocalKvRange>& read,
                                   int64_t border);
 

@@ -54,7 +54,7 @@ class KeyBuffer {
 
   /// Copies the own rows.
   void fill(ProgramWriter& writer, const PairRef& shard);
-  /// What attention reads, once filled.
+  /// Rows that attention reads, once filled.
   const PairRef& rows() const { return rows_; }
   /// Where remote rows land; empty where the shard serves.
   const PairRef& recv_buffers() const { return recv_buffers_; }

@@ -22,7 +22,7 @@ struct RegionLives {
 };
 RegionLives region_lives(const Program& program);
 
-/// What the first Program::num_kept regions are to a pass.
+/// Role of the first Program::num_kept regions in a pass.
 enum class KeptRegions {
   kNone,   ///< regions as others
   kLeft,   ///< in memory from when they are born, beyond the end of the pass

@@ -22,7 +22,7 @@ struct PartialRef {
   TensorRef out, lse;
 };
 
-/// What ranks fetch: as the rank's own calls read it, and where casts take it from.
+/// Tensor that ranks fetch: as the rank's own calls read it, and the source of casts.
 struct Operand {
   TensorRef own, sent;
 };
@@ -96,7 +96,7 @@ class MovementWriter {
   }
   bool sends_columns_as_they_are() const { return sent_columns() == given_.q.heads / groups_; }
   TensorRef arena_floats(int64_t rows) { return writer_.arena(DType::kFloat32, rows, sent_columns(), 1); }
-  /// What calls read of floats that were fetched into `landed`: these, or memory for their columns alone.
+  /// Floats that calls read of those fetched into `landed`: these, or memory for their columns alone.
   TensorRef calls_floats(const TensorRef& landed) {
     return sends_columns_as_they_are() ? landed : work(DType::kFloat32, rank_.remote_q_rows, given_.lse);
   }

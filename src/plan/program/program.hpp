@@ -116,7 +116,7 @@ struct GroupCastTensor {
   TensorRef target;
   const char* label = "";
 };
-/// What is sent together. `results`: partial results on their way to their owners; else operands.
+/// Tensors that are sent together. `results`: partial results on their way to their owners; else operands.
 struct GroupCast {
   std::vector<GroupCastTensor> items;
   bool results = false;

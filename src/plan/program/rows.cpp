@@ -112,7 +112,7 @@ void write_gather_forward(ProgramWriter& writer, const GridRank& rank, const Row
   if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
 }
 
-/// What all row groups made of the own rows, added up in their order.
+/// Adds up the contributions of all row groups to the own rows, in their order.
 void sum_groups(ProgramWriter& writer, const GridRank& rank, const TensorRef& own, const TensorRef& come,
                 const TensorRef& result) {
   std::vector<TensorRef> terms;

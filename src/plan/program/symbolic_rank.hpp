@@ -42,7 +42,7 @@ struct SymbolicRank {
   bool has_credit(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks) const;
   /// Its targets may be written from now on.
   void release_credit(int number);
-  /// What it reads may be written from now on.
+  /// Ends the sends of a cast: its sources may be written from now on.
   void end_sends(int number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
   bool land(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks);

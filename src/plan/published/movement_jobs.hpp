@@ -20,7 +20,7 @@ struct Job {
   std::vector<AttnSlice> slices;  // global rows
 };
 
-/// What the algorithms see.
+/// Input of the algorithms.
 struct JobTable {
   int cp_size = 1;
   std::vector<OwnedRun> q_runs;

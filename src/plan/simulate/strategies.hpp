@@ -48,7 +48,7 @@ struct LinkLoad {
 
   LinkLoad& operator+=(const LinkLoad& other);
 };
-/// What one rank receives (or sends) over both kinds of link, which work side by side.
+/// Bytes and copies that one rank receives (or sends) over both kinds of link, which work side by side.
 struct Transfer {
   LinkLoad inside;
   LinkLoad between;
@@ -60,7 +60,8 @@ struct Transfer {
 /// Transfer with as many copies, its bytes scaled by bytes_factor.
 Transfer scaled(const Transfer& transfer, double bytes_factor);
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
-/// What a rank has of its node's network cards and of the spine where all ranks transfer at once, without relays.
+/// Bytes per second of a rank's share of its node's network cards and the spine, if all ranks transfer at once without
+/// relays.
 double between_rate(const MachineModel& machine);
 /// Where the kernels' own cores move the rows, nothing hides behind anything.
 bool hides_transfers(const MachineModel& machine);

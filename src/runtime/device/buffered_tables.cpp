@@ -62,7 +62,7 @@ std::vector<int64_t> return_begins(const Plan& plan, int rank) {
   return begins;
 }
 
-/// What a rank's lists take of MaskCapacity::slices. A slice has a run in every tile that it crosses. Lists have room
+/// Slices of MaskCapacity that a rank's lists take. A slice has a run in every tile that it crosses. Lists have room
 /// for two runs a tile and, for each of these slices, those of 128 rows and three more. A key tile has 128 rows.
 int64_t slices_for(const RankPlan& rank, int64_t q_rows) {
   constexpr int64_t kRows = 128;

@@ -146,7 +146,7 @@ GpuAbilities abilities_of(const RankContext& base, DeviceCommunicator& communica
   return abilities;
 }
 
-/// What the options mean for programs over these ranks. Collective.
+/// Options of programs over these ranks. Collective.
 ProgramOptions program_options(const RankContext& base, DeviceCommunicator& communicator,
                                const DistAttentionOptions& options) {
   const Plan& plan = *base.plan;

@@ -37,8 +37,8 @@ struct ProgramOptions {
 /// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype);
 
-/// What all ranks know of each other's passes, of a plan that moves K/V alone; `written` is a program of any of them.
-/// Keeps the plan, whose tables it names.
+/// Facts that all ranks know of each other's passes, for a plan with K/V communication; `written` is a program of any
+/// of them. Keeps the plan, whose tables it names.
 std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, AttnPass pass,
                                               const DeviceProgram& written);
 
@@ -85,7 +85,7 @@ class ProgramAttention {
   void compare_calls(const Args& args) const;
   CallShape shape_of(DType result_dtype, const Sink& sink) const;
   CallShape shape_of(const DistBackwardArgs& args) const;
-  /// What passes are prepared for: their casts are those of every call.
+  /// Call shape for which passes are prepared: their casts are those of every call.
   CallShape prepared_shape() const;
   /// Each pass, so that its memory is the same whatever the results' type is.
   bool makes_one_call() const;

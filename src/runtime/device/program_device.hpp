@@ -47,7 +47,7 @@ class KeptMemory {
   virtual void before_call(void* stream) const = 0;
 };
 
-/// What a program does to memory itself, on a stream. In an order of its own, the same every time.
+/// Operations of a program on memory, on a stream. Sums have a fixed order.
 struct ProgramDevice {
   std::function<void(std::span<const RowSum>, void* stream)> sum_rows;
   std::function<void(std::span<const FloatCopy>, void* stream)> copy_floats;

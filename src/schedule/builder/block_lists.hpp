@@ -16,7 +16,7 @@
 
 namespace tangram::schedule::builder {
 
-/// What changes from mask to mask; of any content before but for `report`.
+/// State that changes from mask to mask; of any content at first, except `report`.
 struct BlockState {
   Report report;
   uint32_t first_problem;
@@ -103,7 +103,7 @@ TANGRAM_HOST_DEVICE inline TilesOfLine tiles_of_line(const BlockBuild& build, co
   return {build.tiles[pass].count(begin), build.tiles[pass].count(least(begin + lists.block, build.seqlen_q))};
 }
 
-/// What of the block on its diagonal a tile sees: groups that all rows see, then groups that some rows see.
+/// Part of the block on the diagonal that a tile sees: groups that all rows see, then groups that some rows see.
 struct Diagonal {
   int32_t begin = 0;  ///< first key
   int32_t num_full = 0, num_masked = 0;
@@ -144,7 +144,7 @@ TANGRAM_HOST_DEVICE void mark_choice(const Team& team, const BlockBuild& build, 
               static_cast<int32_t>(index));
 }
 
-/// What the tiles of a line cost.
+/// Cost of the tiles of a line.
 template <class Team>
 TANGRAM_HOST_DEVICE void count_line_of_choices(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                                int32_t line) {
@@ -282,7 +282,7 @@ TANGRAM_HOST_DEVICE int64_t place_of_work_tile(const Team& team, const BlockBuil
   return int64_t{begin} * num_tiles + team.sum(before);
 }
 
-/// What a tile sees forward, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
+/// Writes the runs of a forward tile, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
 TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, const BlockLists& lists,
                                                    const BlockTile& tile, TileRange* runs) {
   int32_t count = 0;

@@ -33,7 +33,7 @@ struct KeyBuild {
   TANGRAM_HOST_DEVICE int32_t all_tiles() const { return schedule.masks * schedule.num_tiles; }
 };
 
-/// What columns are with blocks of a table.
+/// Columns of the blocks of a table.
 struct BlockColumns {
   int32_t block = 1;
   bool causal = false;
@@ -67,7 +67,7 @@ TANGRAM_HOST_DEVICE void mark_column(const Team& team, const KeyBuild& build, co
   team.set_bits(build.words + column * columns.words_per_column + row / 32, uint32_t{1} << row % 32);
 }
 
-/// What the tiles of a column visit.
+/// Query tiles that the tiles of a column visit.
 template <class Team>
 TANGRAM_HOST_DEVICE void count_column(const Team& team, const KeyBuild& build, const BlockColumns& columns,
                                       int32_t column) {

@@ -202,7 +202,7 @@ TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, i
   if (team.rank() == 0) build.is_apart[side][at] = is_apart ? kApart : kJoined;
 }
 
-/// What is wrong, if something is.
+/// Reports an error, if there is one.
 template <class Team>
 TANGRAM_HOST_DEVICE void check_ranges(const Team& team, const Build& build, const Ranges& ranges) {
   State& state = *build.state;

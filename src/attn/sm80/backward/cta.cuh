@@ -78,7 +78,7 @@ struct CtaBase {
     enter_run();
     return true;
   }
-  /// What the copies and the mask of a step need, loaded while other warps multiply.
+  /// Loads the data for copies and mask of a step, while other warps multiply.
   __device__ __forceinline__ void find_rows() {
     next.rows = params.q_tiles[next.tile];
     next.is_there = params.covered_queries ? __ldg(params.covered_queries + next.tile) : ~uint64_t{0};

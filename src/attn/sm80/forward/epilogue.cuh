@@ -26,12 +26,12 @@ __device__ __forceinline__ float sink_lse(const ForwardParams& params, int64_t r
   return total;
 }
 
-/// What a row's accumulators, and what is in out already, must be multiplied by.
+/// Factors of a row's accumulators and of the stored out.
 struct RowFactors {
   float accumulated, previous;
 };
 
-/// What merging with sinks and an earlier part makes of a row's lse, and of the factors.
+/// Combines a row's lse with sinks and an earlier part, and sets the factors.
 __device__ __forceinline__ float merged_lse(const ForwardParams& params, float lse, int64_t row, int32_t head,
                                             RowFactors& factors) {
   float total = lse, previous = minus_infinity();

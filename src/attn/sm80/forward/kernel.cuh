@@ -33,7 +33,7 @@ __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t
   *group = first_group + in_section - *work_tile * groups;
 }
 
-/// What query rows [first, last] see of a run.
+/// Keys of a run that query rows [first, last] see.
 __device__ __forceinline__ SeenKeys seen_keys(const TileRange& run, int32_t first, int32_t last) {
   if (run.interval_begin >= 0) return {run.k_begin, run.k_end, run.full_begin, run.full_end};
   const int32_t seen_first = max(first, run.row_begin), seen_last = min(last, run.row_end - 1);

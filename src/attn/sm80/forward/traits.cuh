@@ -36,12 +36,12 @@ struct ForwardTraits {
   static_assert(kWarpRows % 16 == 0 && kBlockN % 16 == 0);
 };
 
-/// What a warp's rows see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
+/// Keys of a run that a warp's rows see: something of [see_begin, see_end), all of [full_begin, full_end).
 struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };
 
-/// What a work tile needs until its end.
+/// Data of a work tile that is needed until its end.
 struct WorkRows {
   int32_t row0, num_rows;
   int32_t group;

@@ -80,7 +80,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   ptx::fence_barrier_init();
 }
 
-/// What the first warps do before the roles part.
+/// Initialization by the first warps, before the roles part.
 template <typename Traits>
 __device__ __forceinline__ void begin_cta(const Params& params, Smem<Traits>& smem) {
   if (threadIdx.x == 0) {

@@ -26,7 +26,7 @@ inline constexpr int kBlockN = 128;  // keys of a work tile, 64 for each of two 
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
-/// What a step asks of the consumers, in its message; several may hold.
+/// Flags of a step in its message to the consumers; several may hold.
 enum StepKind : int32_t {
   kStepPlain = 0,     ///< all of the tile is visible, or no query sees the work tile (WorkTile::num_steps)
   kStepStop = 1,      ///< no more work tiles
@@ -40,7 +40,7 @@ enum StepKind : int32_t {
 /// bits) followed by a zero.
 inline constexpr int kStatsFloats = kBlockM * 4;
 
-/// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
+/// Message to the consumers about one query tile ("step"); written by the producer before it arrives on q_full.
 struct alignas(16) StepMessage {
   int32_t kind;  ///< a sum of StepKind
   int32_t work_tile_slot;

@@ -160,7 +160,7 @@ __device__ __forceinline__ RowPlace row_place(const ForwardParams& params,
           local_row < work_tile.num_rows};
 }
 
-/// What a thread's two rows of accumulators, and of what is in out already, must be multiplied by.
+/// Factors of a thread's two rows of accumulators, and of the stored out.
 struct RowFactors {
   float accumulated[2];
   float previous[2];

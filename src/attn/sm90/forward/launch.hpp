@@ -11,7 +11,7 @@
 
 namespace tangram::sm90 {
 
-/// What selects a compiled kernel.
+/// Selects a compiled kernel.
 struct ForwardVariant {
   bool half = false;   ///< float16 instead of bfloat16
   int head_dim = 128;  ///< with head_dim_v, of a shape class

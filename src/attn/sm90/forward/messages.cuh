@@ -10,7 +10,7 @@
 
 namespace tangram::sm90 {
 
-/// What the consumers need to know about one K tile ("step"); written by the producer before it arrives on k_full.
+/// Message to the consumers about one K tile ("step"); written by the producer before it arrives on k_full.
 struct alignas(16) StepMessage {
   uint32_t word[3];   ///< one for each warpgroup: its window, StepKind, the groups of keys to be masked
   int32_t k0;         ///< key of row 0 of the tile
@@ -35,8 +35,8 @@ struct alignas(16) WorkTileRows<true> {
   int32_t part_row;  ///< where the rows go in the workspace
 };
 
-/// What a step is to a warpgroup; several may hold. With nothing but kStepSteady, the window a whole tile and no group
-/// to be masked it is a plain step (ConsumerSteps).
+/// Flags of a step for a warpgroup; several may hold. With nothing but kStepSteady, the window a whole tile and no
+/// group to be masked it is a plain step (ConsumerSteps).
 enum StepKind : uint32_t {
   kStepNone = 0,
   kStepSteady = 1u << 16,  ///< every row of the warpgroup sees some key of the window
@@ -67,7 +67,8 @@ struct alignas(16) WorkMessage {
 };
 static_assert(sizeof(WorkMessage) == 80);
 
-/// What the query rows of one warpgroup see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
+/// Keys of a run that the query rows of one warpgroup see: something of [see_begin, see_end), all of [full_begin,
+/// full_end).
 struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };

@@ -101,7 +101,7 @@ __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowSt
   return moved;
 }
 
-/// What exponentiate_part subtracts from the scaled scores of each row.
+/// Offsets that exponentiate_part subtracts from the scaled scores of each row.
 __device__ __forceinline__ void reference_offsets(const RowState& state, float scale, float (&offset)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) offset[r] = state.reference[r] == minus_infinity() ? 0.0f : state.reference[r] * scale;

@@ -47,7 +47,7 @@ __device__ __forceinline__ void fill_words(StepMessage& message, uint32_t word) 
   for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = word;
 }
 
-/// What each warpgroup sees of the run.
+/// Keys of the run that each warpgroup sees.
 template <typename Traits>
 __device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSmem<Traits>& smem,
                                           const MaskTile& work_tile, const TileRange& run) {

@@ -18,7 +18,7 @@ namespace tangram::sm90::query_backward {
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
-/// What a step is; several may hold.
+/// Flags of a step; several may hold.
 enum StepKind : int32_t {
   kStepFirst = 1,        ///< of its work tile
   kStepLast = 2,         ///< of its work tile

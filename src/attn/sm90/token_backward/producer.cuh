@@ -146,7 +146,7 @@ struct Producer {
     }
     ptx::cp_async_commit();
   }
-  /// What this warp has gathered is there for the matmuls of the consumers.
+  /// Makes the rows that this warp has gathered visible to the matmuls of the consumers.
   __device__ __forceinline__ void arrive_gathered(uint64_t* full) {
     ptx::cp_async_wait<0>();
     ptx::fence_proxy_async();
