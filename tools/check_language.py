@@ -7,7 +7,7 @@
   (columns: files as a regular expression, old identifier as a regular expression, new name).
 - Words: texts, comments and code must not contain an expression of WORDS.
 - Subjects: a comment must not begin with a word of NO_SUBJECT, which only the line above it would explain.
-- Lengths: folders have at most as many sentences of more than MAX_WORDS words in comments and docstrings as
+- Lengths: folders have at most as many sentences of more than MAX_WORDS words in comments, docstrings and pages as
   tools/long_sentences.tsv says (columns: folder, sentences). These numbers may only fall: `--update` lowers them.
 
 Logs (docs/devlog) stay as they were written. Each finding is one line: file, line, what to write instead.
@@ -28,6 +28,7 @@ BUDGETS = Path(__file__).with_name("long_sentences.tsv")
 MAX_WORDS = 25
 CODE = re.compile(r"\.(cpp|hpp|cuh|cu|py)$")
 TEXT = re.compile(r"\.(cpp|hpp|cuh|cu|py|md|sh|cmake|js|html)$|(^|/)(Makefile|CMakeLists\.txt)$")
+MEASURED = re.compile(r"\.(cpp|hpp|cuh|cu|py)$|^(?!docs/api/python\.md).*\.md$")  # that page repeats docstrings
 FROZEN = re.compile(r"^docs/devlog/|^tests/data/|^tests/fuzz/corpus/|check_language|^tools/renamed_identifiers\.tsv$")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NOT_CODE = re.compile(
@@ -121,9 +122,15 @@ def paragraphs(first: int, lines: list[str]) -> Iterator[tuple[int, str]]:
             paragraph.append(line)
 
 
-def long_sentences(text: str, python: bool) -> Iterator[tuple[int, int, str]]:
+def prose(text: str) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a page, with code, tables, headings and the targets of links blanked."""
+    text = re.sub(r"(?ms)^```.*?^```|<!--.*?-->|^(\||#|    ).*?$", blanked, text)
+    yield 1, re.sub(r"\]\([^)]*\)", "]", text).split("\n")
+
+
+def long_sentences(file: str, text: str) -> Iterator[tuple[int, int, str]]:
     """Line of the paragraph, words and text of each sentence of more than MAX_WORDS words."""
-    for first, lines in comments(text, python):
+    for first, lines in prose(text) if file.endswith(".md") else comments(text, file.endswith(".py")):
         for number, paragraph in paragraphs(first, lines):
             if paragraph.startswith(">>>"):
                 continue
@@ -138,7 +145,7 @@ def long_sentences(text: str, python: bool) -> Iterator[tuple[int, int, str]]:
 def folder_of(file: str) -> str:
     """The folder whose sentences are counted together: src/plan, tests, ..."""
     parts = file.split("/")
-    return "/".join(parts[:2]) if parts[0] in ("include", "python", "src") else parts[0]
+    return "/".join(parts[:2]) if parts[0] in ("docs", "include", "python", "src") else parts[0]
 
 
 def check_subjects(file: str, text: str, python: bool) -> list[str]:
@@ -156,7 +163,7 @@ def read_budgets(text: str) -> dict[str, int]:
 
 def check_lengths(counts: Counter[str], budgets: dict[str, int]) -> list[str]:
     return [
-        f"{folder}: {count} sentences of more than {MAX_WORDS} words in comments, {budgets.get(folder, 0)} were left: "
+        f"{folder}: {count} sentences of more than {MAX_WORDS} words, {budgets.get(folder, 0)} were left: "
         f"shorten what you wrote (tools/check_language.py --long {folder} prints all)"
         for folder, count in sorted(counts.items())
         if count > budgets.get(folder, 0)
@@ -166,9 +173,9 @@ def check_lengths(counts: Counter[str], budgets: dict[str, int]) -> list[str]:
 def count_long(root: Path, files: list[str]) -> Counter[str]:
     counts: Counter[str] = Counter()
     for file in files:
-        if CODE.search(file) and not FROZEN.search(file) and (root / file).is_file():
+        if MEASURED.search(file) and not FROZEN.search(file) and (root / file).is_file():
             text = (root / file).read_text(encoding="utf-8")
-            counts[folder_of(file)] += sum(1 for _ in long_sentences(text, file.endswith(".py")))
+            counts[folder_of(file)] += sum(1 for _ in long_sentences(file, text))
     return counts
 
 
@@ -190,16 +197,15 @@ def check_tree(root: Path, files: list[str], table: str, budgets: dict[str, int]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="lower the numbers of tools/long_sentences.tsv")
-    parser.add_argument("--long", metavar="FOLDER", help="print the long sentences of comments below a folder")
+    parser.add_argument("--long", metavar="FOLDER", help="print the long sentences below a folder")
     args = parser.parse_args()
     root = Path(__file__).resolve().parent.parent
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
     if args.long is not None:
         for file in files:
-            if file.startswith(args.long) and CODE.search(file) and (root / file).is_file():
-                text = (root / file).read_text(encoding="utf-8")
-                for number, words, sentence in long_sentences(text, file.endswith(".py")):
+            if file.startswith(args.long) and MEASURED.search(file) and (root / file).is_file():
+                for number, words, sentence in long_sentences(file, (root / file).read_text(encoding="utf-8")):
                     print(f"{file}:{number}: {words} words: {sentence}")
         return 0
     table = BUDGETS.read_text(encoding="utf-8")

@@ -63,11 +63,13 @@ class CheckLanguage(unittest.TestCase):
         for file, text in [
             ("src/plan/a.cpp", f"// Word. {long.capitalize()}\n"),
             ("tests/a.py", f'"""\nArgs:\n    a: {long}\n"""\n'),
+            ("docs/guide/a.md", f"# Title\n\n- Word [word](a.md).\n- {long.capitalize()}\n"),
         ]:
             found = self.problems(file, text)
             self.assertEqual(len(found), 1, found)
             self.assertTrue("1 sentences of more than 25 words" in found[0], found)
         self.assertEqual(self.problems("src/plan/a.cpp", f"// {long}\n", {"src/plan": 1}), [])
+        self.assertEqual(self.problems("docs/a.md", f"```\n{long}\n```\n\n| {long} |\n\n    {long}\n"), [])
         table = f"//   {long[:60]}    {long[60:]}\n"
         self.assertEqual(self.problems("src/plan/a.cpp", "// " + "word " * 20 + "\n//\n" + "// word\n" * 9 + table), [])
 
