@@ -40,7 +40,7 @@ class SharedFlexAttention final : public SharedAttention {
   const AttnShape& shape() const override { return attention_->shape(); }
   int64_t visible_pairs() const { return visible_pairs_; }
 
-  // As of the last pass: this does not wait for a running pass, nor for a background task.
+  // State after the last pass: this does not wait for a running pass, nor for a background task.
   int64_t device_bytes() const { return device_bytes_; }
   int64_t host_bytes() const { return host_bytes_; }
 

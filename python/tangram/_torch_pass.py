@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pass of attention on one device over torch tensors: the memory of its results, what kernels read, and what is
-refused. flex_flash_attn_func and its operator for torch.compile are made of it, and calc_attn takes its parts."""
+"""A pass of attention on one device over torch tensors: the memory of its results, what kernels read, and checks of
+arguments. flex_flash_attn_func, its operator for torch.compile and calc_attn use it."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ def refuse_second_derivatives(
 ) -> tuple[Any, ...]:
     """The gradients, which raise when they are differentiated: they depend on `inputs` by ways that are not known.
 
-    torch's once_differentiable lets them pass as constants where the incoming gradient is one. A node without ways to
-    the inputs is never asked when the derivative by one of them is wanted: torch takes it for unused, or for zero.
+    torch's once_differentiable lets them pass as constants where the incoming gradient is one. If a node has no path to
+    the inputs, torch never calls it for their derivatives: it takes the node for unused, or the derivative for zero.
     """
     refused: tuple[Any, ...] = _RefusedDerivatives.apply(  # type: ignore[no-untyped-call]
         function, len(grads), *grads, *inputs

@@ -14,7 +14,7 @@
 
 namespace tangram::sm80 {
 
-/// What selects a compiled kernel.
+/// Selects a compiled kernel.
 struct Variant {
   DType dtype = DType::kBFloat16;
   int head_dim = 128;
@@ -23,7 +23,7 @@ struct Variant {
   SharedMemoryTier tier = SharedMemoryTier::kLarge;
 };
 
-/// On so many multiprocessors.
+/// Launch the kernels on `num_multiprocessors`.
 void launch_forward(const Variant& variant, const ForwardParams& params, int num_multiprocessors, cudaStream_t stream);
 /// `half`: 16-bit results are float16 instead of bfloat16.
 void launch_combine(bool half, const ForwardParams& params, const CombineParams& combine, cudaStream_t stream);

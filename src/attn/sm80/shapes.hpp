@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What is fixed at compile time for each class of head dimensions, one row each: kernels, and the host code that cuts
-// masks into their tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled
-// up with zeros as they are copied.
+// Compile-time shapes of each class of head dims, one row each. Kernels, and the host code that cuts masks into their
+// tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled up with zeros as
+// they are copied.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace tangram::sm80 {
 
-/// Of the forward kernel: work tiles of `rows` packed query rows, steps of `keys`, shared by so many warps.
+/// Shape of the forward kernel: work tiles of `rows` packed query rows, steps of `keys`, shared by so many warps.
 struct ForwardShape {
   int rows = 0;
   int keys = 0;
@@ -21,7 +21,7 @@ struct ForwardShape {
   friend bool operator==(const ForwardShape&, const ForwardShape&) = default;
 };
 
-/// Of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
+/// Shape of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
 struct BackwardShape {
   int keys = 0;
   int q_stages = 0;             ///< tiles of Q in shared memory: with two the next one is copied a step ahead

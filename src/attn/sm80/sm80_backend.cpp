@@ -41,8 +41,8 @@ using sm80::SharedMemoryTier;
 
 constexpr int kOldestCapability = 80;
 
-/// Shared memory of a block in KB, of the current device; at most TANGRAM_SM80_SHARED_KB, by which tests have a large
-/// GPU run the kernels of smaller ones. 0: there is none.
+/// Shared memory of a block of the current device, in KB. At most TANGRAM_SM80_SHARED_KB, by which tests run the
+/// kernels of smaller GPUs on a large one. 0: there is none.
 int shared_memory_kb() {
   int device = 0, bytes = 0;
   cudaError_t status = cudaGetDevice(&device);

@@ -53,8 +53,8 @@ class Sm90HeadMasks : public test::Sm90OnStream {
     const auto check = [&](const char* name, const HostTensor& got, const std::vector<double>& want, int heads, int dim,
                            double bound) { EXPECT_LT(support::relative_error(got, want, heads, dim), bound) << name; };
     check("out", a.out, r.expected.out, s.num_heads_q, s.head_dim_v, half ? 8.0 / 4096 : 4.0 / 512);
-    // Of gradients: P, dS, out, of which delta is made, and what is written are rounded, up to 2^-9 each in bfloat16.
-    // Where a few rows are all that is summed, nothing evens out.
+    // Tolerance of gradients: P, dS, out (of which delta is made) and results are rounded, by up to 2^-9 each in
+    // bfloat16. If only a few rows are summed, roundings do not average out.
     const double bound = half ? 1e-3 : 8e-3;
     check("dq", a.dq, r.expected.dq, s.num_heads_q, s.head_dim, bound);
     check("dk", a.dk, r.expected.dk, s.num_heads_kv, s.head_dim, bound);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel: dk, dv and the float32 sums of dq of every work tile, by a persistent grid of one CTA a
-// multiprocessor, launched with kThreads threads and sizeof(Smem) bytes. K stays in shared memory, V there or in
-// registers, dk and dv in registers.
+// The backward kernel computes dk, dv and the float32 sums of dq of every work tile. Persistent grid of one CTA a
+// multiprocessor, kThreads threads, sizeof(Smem) bytes. K stays in shared memory, V there or in registers, dk and dv in
+// registers.
 #pragma once
 
 #include <type_traits>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a backward kernel whose warps have 16 keys of their own: a warp makes S^T and dP^T of its keys, and what
-// it has in registers then is P^T and dS^T as operands of dV and dK. Only dQ needs the keys of all warps: its dS goes
-// through shared memory, and it is made a step later, so that a step has one barrier:
+// The steps of a backward kernel whose warps have 16 keys of their own. A warp makes S^T and dP^T of its keys; its
+// registers then hold P^T and dS^T as operands of dV and dK. Only dQ needs the keys of all warps. Its dS goes through
+// shared memory, and dQ is made a step later, so that a step has one barrier:
 //
 //   | Q, dout are there, dS of the step before, too | copy the next Q, dout | S, dP, P, dS | dV += P^T dO |
 //   dK += dS^T Q | dQ = dS K of the step before, added |

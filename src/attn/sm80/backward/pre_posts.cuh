@@ -25,7 +25,7 @@ __device__ __forceinline__ float2 load_pair(const void* data, int64_t at, bool f
   }
 }
 
-/// By a warp: rowsum(dout * out) of a row.
+/// Computes rowsum(dout * out) of a row, by a warp.
 template <typename Element>
 __device__ __forceinline__ float find_delta(const PrePostParams& params, int64_t row, int head, uint32_t lane) {
   const int64_t out_at = row * params.out_row_stride + head * params.out_head_stride;

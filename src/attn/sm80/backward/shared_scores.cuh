@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a backward kernel whose P and dS go through shared memory, so that each warp makes a part of each
-// product for which few others read the same operands (Split). A step:
+// The steps of a backward kernel whose P and dS go through shared memory. So each warp computes the part of each
+// product whose operands few other warps read (Split). A step:
 //
 //   | Q, dout are there | copy the next Q, dout | S, dP, P, dS | P, dS are there | dV += P^T dO | dQ = dS K, added |
 //   dK += dS^T Q |
@@ -80,7 +80,7 @@ struct SharedScoresCta : CtaBase<Traits> {
         });
   }
 
-  /// The first of the two keys of columns 8 j and 8 j + 1 of a thread, and the first query of 16 rows m, in the tile.
+  /// First of the two keys of columns 8 j and 8 j + 1 of a thread; first query of 16 rows m, in the tile.
   __device__ __forceinline__ int32_t key_of(int j) const {
     return static_cast<int32_t>(Scores::first_col(warp) + lane % 4 * 2) + j * 8;
   }

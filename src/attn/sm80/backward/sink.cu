@@ -19,7 +19,7 @@ using backward::TilePlace;
 
 constexpr int kSinkThreads = 256;
 
-/// Of a row that sees no key in this call. Where it sees none at all, out is zero and dout may hold anything.
+/// Statistics of a row that sees no key in this call. If it sees no key at all, out is zero and dout may hold anything.
 template <typename Element>
 __device__ RowStatistics statistics_of(const SinkParams& params, const PrePostParams& call, int head, int64_t row) {
   float delta = call.delta != nullptr ? call.delta[row * call.num_heads_q + head] : 0.0f;

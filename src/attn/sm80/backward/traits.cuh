@@ -30,7 +30,7 @@ struct Split {
   static __device__ __forceinline__ uint32_t first_col(uint32_t warp) { return warp / kWarpsDown * kCols; }
 };
 
-/// For any head dimensions of the class kDimQk, kDimV.
+/// Traits for any head dims of the class kDimQk, kDimV.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
           SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct Traits {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Online softmax over sums of mma: of 16 rows a thread holds two (lane / 4, and 8 further), of which four lanes, a
+// Online softmax over sums of mma. A thread holds two of 16 rows (lane / 4, and 8 further). The four lanes of a row, a
 // quad, hold two neighbouring columns each of every 8. Sum 4 j + 2 r + e is column 8 j + 2 (lane % 4) + e of row r.
 // References in the place of maxima lag behind them by up to a threshold (lazy rescaling).
 #pragma once
@@ -22,7 +22,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/// Of a thread's two rows.
+/// Softmax state of a thread's two rows.
 struct RowState {
   float reference[2];
   float sum[2];      ///< of this thread's exponentials
@@ -63,8 +63,8 @@ __device__ __forceinline__ void find_largest(const float (&s)[kCount], float (&l
   }
 }
 
-/// Moves the references to the largest scores so far where one of a warp exceeds its own by more than `threshold`, and
-/// scales the sums; `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older
+/// Moves the references to the largest scores so far if one of a warp exceeds its own by more than `threshold`, and
+/// scales the sums. `rescale` must multiply everything else that was summed with the old references. Keeping an older
 /// reference is exact, since numerators and sum use the same. Returns whether some row of the warp has moved. One vote
 /// for all rows: what follows is then one block for the compiler to order.
 template <int kM, int kCount>
