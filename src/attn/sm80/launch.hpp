@@ -51,7 +51,7 @@ struct SinkParams {
 void load_sink(DType dtype);
 void launch_sink(const SinkParams& params, const backward::PrePostParams& pre_post, cudaStream_t stream);
 
-// Of float32 tensors.
+// Launch the kernels for float32 tensors.
 void launch_float32_forward(const Variant& variant, const ForwardParams& params, int num_multiprocessors,
                             cudaStream_t stream);
 void launch_float32_backward(const Variant& variant, const backward::Params& params,

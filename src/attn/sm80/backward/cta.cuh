@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What the CTAs of the backward kernels of 16-bit elements do alike: they copy the rows of steps into shared memory and
-// add dQ to its float32 sums.
+// Common part of the CTAs of the backward kernels of 16-bit elements. They copy the rows of steps into shared memory
+// and add dQ to its float32 sums.
 #pragma once
 
 #include "attn/sm80/backward/epilogue.cuh"

@@ -129,11 +129,11 @@ __device__ __forceinline__ void visit_fours(float (&sums)[kM][kCount], int first
   }
 }
 
-/// Pieces add up in an accumulator tile: the first one stores, so that no clearing is needed, and the last one takes
-/// the sum into its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
-/// waits only for pieces with smaller tickets. Else pieces have the places that they drew before their last steps
-/// (WorkState::place): one in the middle waits for the first, the last for all, and these have only their last step to
-/// end. No deadlock in either case, since the first one never waits.
+/// Head splits add up in an accumulator tile. The first one stores, so that no clearing is needed; the last one adds
+/// the sum to its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
+/// waits only for pieces with smaller tickets. In deterministic calls head splits have the places that they drew before
+/// their last steps (WorkState::place). One in the middle waits for the first, the last waits for all, and these have
+/// only their last step left. No deadlock in either case, since the first one never waits.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const WorkState& state, typename Traits::Dk::Sums& dk,
                                             typename Traits::Dv::Sums& dv) {

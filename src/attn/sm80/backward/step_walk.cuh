@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The steps of a work tile of a backward kernel: which queries come next, and what of them a key sees.
 //
-// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles: the turn of a step at its
-// sums is the number of steps that add to these and belong to work tiles with smaller tickets. A work tile waits only
+// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles. The turn of a step at its
+// sums is the number of steps that add to them and belong to work tiles with smaller tickets. A work tile waits only
 // for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs run.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tangram::sm80::backward {
 
-/// Of the work tile at hand, in shared memory.
+/// State of the current work tile, in shared memory.
 struct WorkState {
   WorkTile tile;
   int32_t ticket;  // of the work tile after this one
@@ -114,8 +114,8 @@ struct StepWalk {
     return {seen.begin - rows.row_begin, min(seen.end, rows.row_end) - rows.row_begin};
   }
 
-  /// Draws the ticket of the next work tile: as late as hides the way, since a work tile that was drawn earlier waits
-  /// for this CTA while others run out of work, or wait for their turn behind it.
+  /// Draws the ticket of the next work tile, just early enough to hide its latency. A work tile drawn earlier waits for
+  /// this CTA while others run out of work, or wait for their turn behind it.
   __device__ __forceinline__ void draw_ticket() {
     if (threadIdx.x == 0) state.ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
   }

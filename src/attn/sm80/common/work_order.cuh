@@ -19,8 +19,8 @@ struct WorkRows {
   __device__ __forceinline__ bool is_part() const { return part_row >= 0; }
 };
 
-/// Order of work: sections of head groups whose K and V share the L2 cache; in a section by work tile (longest first),
-/// the groups innermost, so that CTAs that run together read the same keys.
+/// Order of work: sections of head groups whose K and V share the L2 cache. In a section by work tile, longest first,
+/// head groups innermost, so that CTAs that run together read the same keys.
 __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* work_tile,
                                             int32_t* group) {
   const int32_t section_size = params.num_work_tiles * params.groups_per_section;

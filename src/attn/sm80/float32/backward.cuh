@@ -23,7 +23,7 @@ using backward::StepCursor;
 inline constexpr int kWarpKeys = kBackwardKeys / kWarps;
 static_assert(kThreads == 32 * kBackwardWarps);  // of the kernel before, and of pieces
 
-/// As join_pieces() needs it.
+/// Traits that join_pieces() needs.
 template <int kDim>
 struct BackwardTraits {
   static constexpr int kColumns = kDim / 32;  // a lane's

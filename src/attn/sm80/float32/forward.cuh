@@ -3,8 +3,8 @@
 // The forward kernel of float32 tensors: plain multiplications on the lists of the others, by a persistent grid. Right
 // to the rounding of float32, and slow: no tensor core multiplies float32.
 //
-// A warp owns kWarpRows rows of a work tile. Of a tile of keys each lane makes the scores of one; then each lane has
-// every 32nd column of out, and adds up keys one by one. K and V are read through L1, Q lies in shared memory.
+// A warp owns kWarpRows rows of a work tile. Each lane makes the scores of one key of a tile. Then each lane has every
+// 32nd column of out, and adds up keys one by one. K and V are read through L1, Q lies in shared memory.
 #pragma once
 
 #include "attn/sm80/common/key_sources.cuh"

@@ -46,8 +46,8 @@ __device__ __forceinline__ RowFactors finish_row(const ForwardParams& params, co
   return factors;
 }
 
-/// Stores one row of 16 rows' accumulators (those of `half`), multiplied by `factor`, in the element type: 16 bytes a
-/// lane, 64 the four lanes of a row. All lanes of the warp call it.
+/// Stores one of 16 rows of accumulators (those of `half`), multiplied by `factor`, in the element type. A lane stores
+/// 16 bytes, the four lanes of a row 64. All lanes of the warp call it.
 template <typename Traits>
 __device__ __forceinline__ void store_row(typename Traits::Element* row, const float (&o)[Traits::kDimV / 2], int half,
                                           float factor, bool valid, int32_t head_dim_v) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_row(typename Traits::Element* row, const f
   }
 }
 
-/// The same in float32; adds `previous` times what is there when that is not zero.
+/// Stores a float32 row; unless `previous` is zero, adds `previous` times the stored values.
 template <typename Traits>
 __device__ __forceinline__ void store_row_f32(float* row, const float (&o)[Traits::kDimV / 2], int half,
                                               const RowFactors& factors, int32_t head_dim_v) {

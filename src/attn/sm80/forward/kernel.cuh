@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: out = softmax(scale * Q K^T over visible cells) V and its lse, by a persistent grid of
-// Traits::kCtasPerMultiprocessor CTAs a multiprocessor, launched with Traits::kThreads threads and sizeof(ForwardSmem)
-// bytes. All warps copy, multiply and exponentiate; each owns Traits::kWarpRows rows of the tile and all of its keys.
+// The forward kernel: out = softmax(scale * Q K^T over visible pairs) V and its lse. Persistent grid of
+// Traits::kCtasPerMultiprocessor CTAs a multiprocessor, Traits::kThreads threads, sizeof(ForwardSmem) bytes. All warps
+// copy, multiply and exponentiate; each owns Traits::kWarpRows rows of the tile and all of its keys.
 //
 // Two barriers a step, and one copy on its way between any two of them:
 //
@@ -222,8 +222,8 @@ struct ForwardCta {
         [&](uint32_t(&b)[4], int k16, int n16) { ptx::load_matrix_x4_transposed(b, LayoutV::advance(v, k16, n16)); });
   }
 
-  /// Draws the ticket of the next work tile: as late as hides the way, since a work tile that was drawn earlier waits
-  /// for this CTA while others run out of work.
+  /// Draws the ticket of the next work tile, just early enough to hide its latency. A work tile drawn earlier waits for
+  /// this CTA while others run out of work.
   __device__ __forceinline__ void draw_ticket() {
     if (threadIdx.x == 0) smem.ticket[turn] = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
   }
