@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One step, forward and backward, over ranks that are threads of this process, processes of mpirun, or processes with a
-// GPU each.
+// One step, forward and backward, over ranks that are threads of this process, processes of a launcher, or processes
+// with a GPU each.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct StepResult {
   HostTensor dv;
   HostTensor lse;  // [seqlen_q, num_heads_q, 1]
   std::string backend;
-  /// `local`, or that between processes: `mpi` when mpirun started them, `copy_engine`, `nccl` or
-  /// `hierarchical` between GPUs. Every process then has all results.
+  /// `local`, or that between processes: `mpi` when mpirun started them, `socket` other launchers, `copy_engine`,
+  /// `nccl` or `hierarchical` between GPUs. Every process then has all results.
   std::string transport = "local";
   /// Whether this process is the one to print: the only one, or rank 0.
   bool is_root = true;
@@ -42,7 +42,7 @@ struct StepResult {
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
-  /// With --ranks-per-node: ranks of a node, and what one step really sent between nodes.
+  /// Over nodes of GPUs: ranks of a node, and what one step really sent between nodes.
   int ranks_per_node = 0;
   int64_t node_rows = 0;  // K/V rows of the forward pass
   int64_t node_forward_bytes = 0;
