@@ -127,8 +127,8 @@ class Run:
         """Sends a signal to a rank's program. Returns whether it was there."""
         if (pid := self._pids.get(rank)) is None:
             return False
-        words = self.cluster.command(self.outcomes[rank].node, ["kill", f"-{name}", str(pid)])
-        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=60).returncode == 0
+        words = self.cluster.command(self.outcomes[rank].node, ["sh", "-s"])
+        return subprocess.run(words, input=f"kill -{name} {pid}\n".encode(), capture_output=True).returncode == 0
 
     def seconds(self):
         return time.monotonic() - self.begin
