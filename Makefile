@@ -69,10 +69,16 @@ bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU,
 	@python3 benchmarks/attn/sm90_vs_cudnn.py build/cuda/lib/libtangram_sm90_bench.so
 
 GPUS ?= $(shell nvidia-smi -L 2> /dev/null | wc -l)
-bench-dist: setup ## Measure distributed attention over GPUS Hopper GPUs (all of this host), in ten minutes
+bench-dist: setup ## Measure distributed attention over GPUS Hopper GPUs (all of this host); NODES=2 HOSTS=a,b: of each
+ifdef NODES
+	@cmake --preset cuda > /dev/null
+	@cmake --build --preset cuda --target tangram
+	@python3 benchmarks/runtime/several_nodes.py build/cuda/bin/tangram --nodes $(NODES) --hosts $(HOSTS) --gpus $(GPUS) --json out/several_nodes.json $(OPTIONS)
+else
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
 	@cmake --build --preset cuda --target bench_dist_gpu
 	@mkdir -p out && python3 benchmarks/runtime/all_gpus.py build/cuda/bin/bench_dist_gpu --gpus $(GPUS) --csv out/dist_gpu.csv
+endif
 
 DIST ?= dist
 WHEEL_PRESET ?= $(if $(shell command -v nvcc),cuda,cpu)

@@ -22,6 +22,7 @@ SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) by
 # So does the forward pass of sm80 with softcap below head_dim 256, where a warp holds the scores of 32 rows.
 MAY_SPILL = [
     (re.compile(r"backward_kernel.*Li128ELb1E"), 64),
+    (re.compile(r"4sm808backward15backward_kernel.*Li128ELi128ELb"), 24),
     (re.compile(r"4sm8014forward_kernel.*Lb1E"), 88),
     (re.compile(r"4sm8014forward_kernel.*Li192ELi128ELb0E"), 8),
 ]

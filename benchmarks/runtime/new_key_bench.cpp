@@ -5,6 +5,10 @@
 // which counts and computes nothing. Microseconds of one rank, medians and fastest tenths.
 //
 //   bench_new_key [ROWS BLOCK [SHARE [near|anywhere [HEADS_Q HEADS_KV [KEYS [MOVEMENT]]]]]]
+//   bench_new_key nodes [RANKS RANKS_PER_NODE [DOCUMENTS [KEYS]]]
+//
+// "nodes": packs of documents, 16,384 rows a rank, in turns over ranks of one node and of nodes, between which copy
+// engines stand in for NCCL; the last column is the ratio of the medians.
 //
 // "mask": of the indices; "plan": make_plan; "cache": hash, and the bytes of the plan, as a cache of plans asks for;
 // "key": DistAttention; "forward", "backward": the first and the second of a key, and "lists" what is between, until
@@ -101,17 +105,12 @@ struct Memory {
   }
 };
 
-void measure_key(const Arguments& of, unsigned seed, counted::Ranks::Rank& rank, Memory& memory, Figures& figures) {
-  const std::vector<int32_t> indices = draw_blocks(of, seed);
-  DistAttnConfig config;
-  config.cp_size = 2;
-  config.heads = {.num_heads_q = of.heads_q, .num_heads_kv = of.heads_kv, .head_dim = 128, .head_dim_v = 128};
-  if (of.moves_queries) config.movement.algorithm = Movement::kAuto;
+void measure_key(const DistAttnConfig& config, const std::function<Mask()>& make_mask, counted::Ranks::Rank& rank,
+                 Memory& memory, Figures& figures) {
   rank.control.barrier("key");
   const double all = us_of(CLOCK_PROCESS_CPUTIME_ID);
   std::optional<Mask> mask;
-  time_part(figures, "1 mask",
-            [&] { mask.emplace(mask_from_block_indices({of.rows, of.rows, of.block, of.block, indices, {}, false})); });
+  time_part(figures, "1 mask", [&] { mask.emplace(make_mask()); });
   std::shared_ptr<const Plan> plan;
   time_part(figures, "2 plan", [&] { plan = std::make_shared<const Plan>(make_plan(*mask, config)); });
   time_part(figures, "3 cache", [&] {
@@ -124,20 +123,28 @@ void measure_key(const Arguments& of, unsigned seed, counted::Ranks::Rank& rank,
   time_part(figures, "5 forward", [&] { key->forward(tensors.forward()); });
   time_part(figures, "6 backward", [&] { key->backward(tensors.backward()); });
   rank.control.barrier("first");
-  figures["9 all"].push_back((us_of(CLOCK_PROCESS_CPUTIME_ID) - all) / 2);
+  figures["9 all"].push_back((us_of(CLOCK_PROCESS_CPUTIME_ID) - all) / config.cp_size);
   time_part(figures, "7 forward, again", [&] { key->forward(tensors.forward()); });
   time_part(figures, "8 backward, again", [&] { key->backward(tensors.backward()); });
 }
 
 void measure(const Arguments& of) {
   constexpr int kWarm = 5;
+  DistAttnConfig config;
+  config.cp_size = 2;
+  config.heads = {.num_heads_q = of.heads_q, .num_heads_kv = of.heads_kv, .head_dim = 128, .head_dim_v = 128};
+  if (of.moves_queries) config.movement.algorithm = Movement::kAuto;
   counted::Ranks(2).run(
       [&](counted::Ranks::Rank& rank) {
         Figures figures;
         Memory memory;
         for (int i = 0; i < of.keys + kWarm; ++i) {
           if (i == kWarm) figures.clear();
-          measure_key(of, static_cast<unsigned>(i + 1), rank, memory, figures);
+          const std::vector<int32_t> indices = draw_blocks(of, static_cast<unsigned>(i + 1));
+          measure_key(
+              config,
+              [&] { return mask_from_block_indices({of.rows, of.rows, of.block, of.block, indices, {}, false}); }, rank,
+              memory, figures);
         }
         if (rank.control.rank() != 0) return;
         for (auto& [part, times] : figures) {
@@ -148,10 +155,70 @@ void measure(const Arguments& of) {
       60);
 }
 
+struct NodeArguments {
+  int ranks = 2, ranks_per_node = 1, documents = 64, keys = 40;
+};
+
+/// Of rank 0, with ranks of one node or of several.
+Figures measure_packs(const NodeArguments& of, bool has_nodes, unsigned first_seed, int num_keys) {
+  DistAttnConfig config;
+  config.cp_size = of.ranks;
+  config.heads = {.num_heads_q = 64, .num_heads_kv = 8, .head_dim = 128, .head_dim_v = 128};
+  if (has_nodes) config.cost.ranks_per_node = of.ranks_per_node;
+  Figures result;
+  counted::Ranks(of.ranks, false, has_nodes ? of.ranks_per_node : 0)
+      .run(
+          [&](counted::Ranks::Rank& rank) {
+            Figures figures;
+            Memory memory;
+            for (int i = 0; i < num_keys; ++i) {
+              if (i == num_keys / 4) figures.clear();
+              measure_key(
+                  config,
+                  [&] {
+                    return counted::make_documents(first_seed + static_cast<unsigned>(i), int64_t{16384} * of.ranks,
+                                                   of.documents);
+                  },
+                  rank, memory, figures);
+            }
+            if (rank.control.rank() == 0) result = std::move(figures);
+          },
+          60);
+  return result;
+}
+
+void measure_nodes(const NodeArguments& of) {
+  constexpr int kTurns = 4;
+  testing::set_moves_large(false);  // which is not the host's to do
+  std::map<std::string, std::vector<double>> times[2];
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (const bool has_nodes : {turn % 2 == 0, turn % 2 != 0}) {
+      const auto seed = static_cast<unsigned>(1 + turn * of.keys);
+      for (const auto& [part, values] : measure_packs(of, has_nodes, seed, of.keys)) {
+        std::vector<double>& all = times[has_nodes ? 1 : 0][part];
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    }
+  }
+  for (auto& [part, flat] : times[0]) {
+    std::vector<double>& nodes = times[1][part];
+    for (std::vector<double>* of_part : {&flat, &nodes}) std::sort(of_part->begin(), of_part->end());
+    const double before = flat[flat.size() / 2], after = nodes[nodes.size() / 2];
+    std::printf("%-20s %8.0f  %8.0f  %6.2f\n", part.c_str() + 2, before, after, after / before);
+  }
+}
+
 }  // namespace
 }  // namespace tangram
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "nodes") {
+    tangram::NodeArguments of;
+    int* const values[] = {&of.ranks, &of.ranks_per_node, &of.documents, &of.keys};
+    for (int i = 2; i < argc && i < 6; ++i) *values[i - 2] = std::stoi(argv[i]);
+    tangram::measure_nodes(of);
+    return 0;
+  }
   tangram::measure(tangram::parse(argc, argv));
   return 0;
 }

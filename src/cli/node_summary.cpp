@@ -13,6 +13,7 @@
 #include "cli/node_traffic.hpp"
 #include "cli/text_table.hpp"
 #include "plan/nodes/node_tables.hpp"
+#include "runtime/relay_memory.hpp"
 
 namespace tangram::cli {
 
@@ -24,6 +25,8 @@ struct Crossing {
   NodeShape nodes;
   NodeTraffic traffic;
   std::vector<std::vector<int64_t>> rows;  // [from node][to node]
+  std::vector<RelayMemory> relays;         // by rank
+  int busiest_relay = 0;
 
   int64_t sum(const std::vector<int64_t>& loads, int node) const {
     const auto begin = loads.begin() + nodes.rank(node, 0);
@@ -37,7 +40,11 @@ struct Crossing {
 };
 
 Crossing crossing_of(const Plan& plan) {
-  Crossing crossing{node_shape(plan.config), {}, {}};
+  Crossing crossing;
+  crossing.nodes = node_shape(plan.config);
+  crossing.relays = relay_memory(plan);
+  const auto most = std::ranges::max_element(crossing.relays, {}, &RelayMemory::bytes);
+  crossing.busiest_relay = static_cast<int>(most - crossing.relays.begin());
   const auto rows = rails_of(plan);
   crossing.traffic = traffic_of(rows, crossing.nodes);
   const auto num_nodes = static_cast<size_t>(crossing.nodes.num_nodes());
@@ -50,12 +57,20 @@ Crossing crossing_of(const Plan& plan) {
   return crossing;
 }
 
+std::string relay_text(const Crossing& crossing) {
+  const RelayMemory& most = crossing.relays[static_cast<size_t>(crossing.busiest_relay)];
+  return fmt::format("at most {} on a GPU beside peak memory, on rank {}: {} K/V rows and gradients of {}",
+                     bytes_text(static_cast<double>(most.bytes)), crossing.busiest_relay, with_commas(most.key_rows),
+                     with_commas(most.gradient_rows));
+}
+
 std::string sentence(const Crossing& crossing) {
   return fmt::format(
       "{} nodes of {} ranks; {} K/V rows cross, each once to each node that needs it; the busiest card "
-      "has {} of them, the mean is {:.0f}; {} go over another rail than their owner's",
+      "has {} of them, the mean is {:.0f}; {} go over another rail than their owner's; relays take {}",
       crossing.nodes.num_nodes(), crossing.nodes.ranks_per_node, with_commas(crossing.traffic.total()),
-      with_commas(crossing.traffic.busiest()), crossing.mean_of_rank(), with_commas(crossing.traffic.total_hops()));
+      with_commas(crossing.traffic.busiest()), crossing.mean_of_rank(), with_commas(crossing.traffic.total_hops()),
+      relay_text(crossing));
 }
 
 // Titles and a row for each node, of at most kMaxNodesShown.
@@ -93,6 +108,7 @@ std::string nodes_text(const Plan& plan) {
   text += fmt::format(
       "busiest    network card {} rows, the mean {:.0f}; {} rows over another rail than their owner's\n",
       with_commas(crossing.traffic.busiest()), crossing.mean_of_rank(), with_commas(crossing.traffic.total_hops()));
+  text += fmt::format("relays     {}\n", relay_text(crossing));
   text += table.text();
   const int num_more = crossing.nodes.num_nodes() - kMaxNodesShown;
   if (num_more > 0) text += fmt::format("  and {} more nodes\n", num_more);
@@ -101,12 +117,15 @@ std::string nodes_text(const Plan& plan) {
 
 nlohmann::json nodes_json(const Plan& plan) {
   const Crossing crossing = crossing_of(plan);
+  std::vector<int64_t> relay_bytes;
+  for (const RelayMemory& relay : crossing.relays) relay_bytes.push_back(relay.bytes);
   return {{"ranks_per_node", crossing.nodes.ranks_per_node},
           {"rows_crossing", crossing.traffic.total()},
           {"rows_of_busiest_card", crossing.traffic.busiest()},
           {"rows_on_other_rails", crossing.traffic.total_hops()},
           {"rows_to_each_rank", rows_between_nodes(plan, crossing.nodes.ranks_per_node).to_each_rank},
           {"rows_between", crossing.rows},
+          {"relay_bytes_by_rank", relay_bytes},
           {"sent_by_rank", crossing.traffic.sent},
           {"received_by_rank", crossing.traffic.received}};
 }

@@ -70,7 +70,7 @@ std::string timeline_title(const PlanSummary& summary, const StepResult& result)
 }
 
 int run_main(RunVerbOptions options, Communicator* control) {
-  apply_gpus(options.step, options.dist);
+  apply_gpus(options.step, options.dist, control);
   require_runnable(options.step, options.dist);
   require(options.timeline.empty() || (options.step.num_gpus == 0 && is_one_host()),
           "--timeline: only ranks of one process have one time line (got {})",

@@ -15,14 +15,12 @@
 #include "cli/gpu/gpu_step.hpp"
 #include "cli/progress.hpp"
 #include "cli/rank_step.hpp"
-#include "comm/nodes/node_map.hpp"
 #include "core/median.hpp"
 #include "core/require.hpp"
 #include "core/seconds_since.hpp"
 #include "tangram/backends.hpp"
 #include "tangram/env.hpp"
 #include "tangram/local_group.hpp"
-#include "tangram/mpi_group.hpp"
 
 namespace tangram::cli {
 
@@ -95,7 +93,7 @@ class HostRank final : public StepRank {
       : communicator_(communicator), attention_(std::move(plan), communicator, backend) {}
   Communicator& control() override { return communicator_; }
   DistAttention& attention() override { return attention_; }
-  std::string transport() const override { return MpiGroup::is_launched() ? "mpi" : "local"; }
+  std::string transport() const override { return std::string(communicator_.name()); }
 
   PassFigures measure(const std::function<void(void*)>& pass) override {
     communicator_.barrier("pass begins");
@@ -231,22 +229,12 @@ StepResult empty_result(const Plan& plan) {
   return result;
 }
 
-/// Options with the nodes on which ranks are found, if there are several and the options name none.
-StepOptions with_found_nodes(StepOptions options, Communicator& control) {
-  const comm::NodeMap nodes = comm::NodeMap::of(control);
-  const bool hands_on = options.transport.empty() || options.transport == "copy_engine";
-  if (options.ranks_per_node > 0 || nodes.num_nodes() == 1 || !hands_on) return options;
-  options.ranks_per_node = nodes.ranks_per_node();
-  options.transport.clear();  // copy engines inside, which is the default, and NCCL between
-  return options;
-}
-
 }  // namespace
 
 void require_runnable(const StepOptions& options, const DistOptions& dist) {
   // Each has a thread that moves rows as well, and all of them compare what they are about to do.
   constexpr int64_t kMaxThreads = 1024;
-  require(options.num_gpus > 0 || MpiGroup::is_launched() || dist.cp_size <= kMaxThreads,
+  require(options.num_gpus > 0 || has_launched_ranks() || dist.cp_size <= kMaxThreads,
           "--cp-size: at most {} ranks can be threads of one process (got {}); plan and simulate take more",
           kMaxThreads, dist.cp_size);
 }
@@ -256,15 +244,17 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   require(options.ranks_per_node == 0 || summary.plan->cp_size() % options.ranks_per_node == 0,
           "--ranks-per-node: must divide the number of ranks (got {} for {})", options.ranks_per_node,
           summary.plan->cp_size());
-  require(options.ranks_per_node == 0 || control != nullptr,
+  require(options.ranks_per_node == 0 || options.num_gpus > 0,
           "--ranks-per-node: needs --gpus, between ranks in host memory rows go straight to each (got {})",
           options.ranks_per_node);
   const Plan& plan = *summary.plan;
   StepResult result = empty_result(plan);
-  if (control != nullptr) {
-    const StepOptions found = with_found_nodes(options, *control);
-    result.ranks_per_node = static_cast<int>(found.ranks_per_node);
-    const std::unique_ptr<StepRank> rank = make_gpu_rank(summary.plan, found, *control);
+  require(control == nullptr || control->size() == plan.cp_size(),
+          "--cp-size: must be the number of ranks that {} started (got {} and {})", Env::launch().launcher,
+          plan.cp_size(), control == nullptr ? 1 : control->size());
+  if (options.num_gpus > 0) {
+    result.ranks_per_node = static_cast<int>(options.ranks_per_node);
+    const std::unique_ptr<StepRank> rank = make_gpu_rank(summary.plan, options, *control);
     result.backend = best_attn_backend(MemoryKind::kDevice);
     finish_result({run_process(*rank, plan, inputs, options, result)}, result);
     result.comm_share = std::numeric_limits<double>::quiet_NaN();  // GPUs record no transfers here
@@ -273,13 +263,9 @@ StepResult run_step(const PlanSummary& summary, const StepInputs& inputs, const 
   result.backend = choose_backend(options.backend);
   result.num_threads = threads_per_rank(plan.cp_size());
   const AttnBackendOptions backend_options{.num_threads = result.num_threads, .host_memory = true};
-  if (MpiGroup::is_launched()) {
+  if (control != nullptr) {
     const std::unique_ptr<AttnBackend> backend = make_attn_backend(result.backend, backend_options);
-    MpiGroup group;
-    require(group.communicator().size() == plan.cp_size(),
-            "--cp-size: must be the number of ranks that mpirun started (got {} and {})", plan.cp_size(),
-            group.communicator().size());
-    HostRank rank(summary.plan, group.communicator(), *backend);
+    HostRank rank(summary.plan, *control, *backend);
     finish_result({run_process(rank, plan, inputs, options, result)}, result);
     result.comm_share = comm_share_of(rank.attention().trace());  // of this process
     return result;

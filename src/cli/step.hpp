@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One step, forward and backward, over ranks that are threads of this process, processes of mpirun, or processes with a
-// GPU each.
+// One step, forward and backward, over ranks that are threads of this process, processes of a launcher, or processes
+// with a GPU each.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct StepResult {
   HostTensor dv;
   HostTensor lse;  // [seqlen_q, num_heads_q, 1]
   std::string backend;
-  /// `local`, or that between processes: `mpi` when mpirun started them, `copy_engine`, `nccl` or
-  /// `hierarchical` between GPUs. Every process then has all results.
+  /// `local`, or that between processes: `mpi` when mpirun started them, `socket` other launchers, `copy_engine`,
+  /// `nccl` or `hierarchical` between GPUs. Every process then has all results.
   std::string transport = "local";
   /// Whether this process is the one to print: the only one, or rank 0.
   bool is_root = true;
@@ -38,11 +38,11 @@ struct StepResult {
   double backward_fastest_s = 0;
   double forward_cpu_s = 0;
   double backward_cpu_s = 0;
-  /// Rows and bytes that one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
+  /// What one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
-  /// Ranks of a node with --ranks-per-node, and what one step really sent between nodes.
+  /// Over nodes of GPUs: ranks of a node, and what one step really sent between nodes.
   int ranks_per_node = 0;
   int64_t node_rows = 0;  // K/V rows of the forward pass
   int64_t node_forward_bytes = 0;
@@ -50,7 +50,7 @@ struct StepResult {
   /// Seconds of transfers / (transfers + attention) of the last repeat, mean over ranks (over mpi: rank 0). Transfers
   /// count whether or not attention hides them. NaN where none are recorded (on GPUs).
   double comm_share = 0;
-  /// Events of the last repeat, the first at 0; empty over mpi.
+  /// Of the last repeat, the first event at 0; empty over mpi.
   std::vector<TimelineEvent> timeline;
 };
 

@@ -65,6 +65,17 @@ void add_step_options(CLI::App& app, StepOptions& options) {
   app.add_option("--backend", options.backend, "attention: auto, or a name that doctor lists")
       ->type_name("NAME")
       ->group(group);
+  add_gpu_options(app, options);
+  app.add_option("--softmax-scale", options.softmax_scale, "default 1 / sqrt(head_dim)")
+      ->type_name("X")
+      ->group(group)
+      ->each([&options](const std::string&) { options.has_softmax_scale = true; });
+  app.add_option("--softcap", options.softcap, "0: none (default)")->type_name("X")->group(group);
+  app.add_flag("--deterministic", options.deterministic, "bitwise equal from run to run")->group(group);
+}
+
+void add_gpu_options(CLI::App& app, StepOptions& options) {
+  const char* const group = "Computation";
   CLI::Option* gpus =
       app.add_option(
              "--gpus", options.num_gpus,
@@ -76,18 +87,18 @@ void add_step_options(CLI::App& app, StepOptions& options) {
                  "between GPUs: copy_engine (default) or nccl; with --ranks-per-node between nodes, default nccl")
       ->type_name("NAME")
       ->group(group);
+  require_whole_number(*app.add_option("--max-ctas", options.max_ctas,
+                                       "with --gpus: thread blocks, each a multiprocessor, of an NCCL transfer "
+                                       "(default: 16, between nodes 4)")
+                            ->type_name("N")
+                            ->group(group),
+                       1, 64);
   CLI::Option* ranks_per_node =
       app.add_option("--ranks-per-node", options.ranks_per_node,
-                     "send rows once to each node of so many ranks, which hands them on (default: one node)")
+                     "send rows once to each node of so many ranks, which hands them on (default: nodes as found)")
           ->type_name("N")
           ->group(group);
   require_whole_number(*ranks_per_node, 1, 1 << 16);
-  app.add_option("--softmax-scale", options.softmax_scale, "default 1 / sqrt(head_dim)")
-      ->type_name("X")
-      ->group(group)
-      ->each([&options](const std::string&) { options.has_softmax_scale = true; });
-  app.add_option("--softcap", options.softcap, "0: none (default)")->type_name("X")->group(group);
-  app.add_flag("--deterministic", options.deterministic, "bitwise equal from run to run")->group(group);
 }
 
 AttnOptions make_attn_options(const StepOptions& options) {

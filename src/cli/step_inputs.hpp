@@ -27,7 +27,8 @@ struct StepOptions {
   std::string backend = "auto";
   int64_t num_gpus = 0;        // 0: ranks compute on the CPU
   std::string transport;       // between GPUs; empty: copy_engine, between nodes nccl
-  int64_t ranks_per_node = 0;  // 0: all on one node
+  int64_t max_ctas = 0;        // of NCCL; 0: as many as the transport takes
+  int64_t ranks_per_node = 0;  // 0: nodes as they are found
   double softmax_scale = 0;    // meant only when has_softmax_scale
   bool has_softmax_scale = false;
   double softcap = 0;
@@ -35,6 +36,8 @@ struct StepOptions {
   int64_t num_repeats = 1;
 };
 void add_step_options(CLI::App& app, StepOptions& options);
+/// Of these, the ones that say which processes are ranks and how rows move between GPUs.
+void add_gpu_options(CLI::App& app, StepOptions& options);
 
 /// Throws InvalidArgument for scales that are not finite or not positive.
 AttnOptions make_attn_options(const StepOptions& options);

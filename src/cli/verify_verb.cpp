@@ -14,6 +14,7 @@
 #include "cli/text_file.hpp"
 #include "cli/verbs.hpp"
 #include "cli/verification.hpp"
+#include "tangram/env.hpp"
 
 namespace tangram::cli {
 
@@ -27,14 +28,14 @@ struct VerifyVerbOptions {
 };
 
 int verify_main(VerifyVerbOptions options, Communicator* control) {
-  apply_gpus(options.step, options.dist);
+  apply_gpus(options.step, options.dist, control);
   require_runnable(options.step, options.dist);
   const FileTensors files = read_tensors(options.step, options.dist);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   require_reportable(*summary.plan, options.output);
   const StepInputs inputs = make_inputs(summary, files, static_cast<uint64_t>(options.mask.seed));
-  if (is_one_host()) require_writable({{"--html", options.output.html}});
+  if (is_one_host() || Env::launch().rank == 0) require_writable({{"--html", options.output.html}});
   const StepResult result = run_step(summary, inputs, options.step, control);
   if (!result.is_root) return kOk;
   const Verification verification = verify_step(summary, inputs, options.step, result);

@@ -403,6 +403,8 @@ TEST(PlanVerb, SaysWhatCrossesBetweenNodes) {
   for (const Json& rows : nodes["sent_by_rank"]) sent += rows.get<int64_t>();
   EXPECT_EQ(sent, sum);
   EXPECT_EQ(nodes["rows_of_busiest_card"], most);
+  ASSERT_EQ(nodes["relay_bytes_by_rank"].size(), 16u);
+  for (const Json& bytes : nodes["relay_bytes_by_rank"]) EXPECT_GT(bytes.get<int64_t>(), 0);
 
   const TempFolder folder;
   const std::string html = folder.path("report.html");
@@ -411,6 +413,7 @@ TEST(PlanVerb, SaysWhatCrossesBetweenNodes) {
   const ProgramResult result = run_program(args);
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("nodes      4 nodes of 4 ranks\ncrossing   "));
+  EXPECT_THAT(result.out, HasSubstr("\nrelays     at most "));
   EXPECT_THAT(result.out, HasSubstr("times are those of H200 nodes"));
   EXPECT_THAT(read_all(html), HasSubstr("<h2>Nodes</h2>"));
 }

@@ -27,6 +27,8 @@ std::string order;
 bool is_captured = false;
 int num_devices = 1;
 bool events_are_ready = true;
+bool moves_large = true;
+constexpr size_t kLarge = size_t{1} << 16;
 uint64_t stream_generation = 0;
 std::function<void(const KernelCall&)> executor;
 
@@ -50,6 +52,7 @@ std::string recorded_order() { return order; }
 void set_captured(bool captured) { is_captured = captured; }
 void set_devices(int devices) { num_devices = devices; }
 void set_events_ready(bool ready) { events_are_ready = ready; }
+void set_moves_large(bool moves) { moves_large = moves; }
 void set_stream_generation(uint64_t generation) { stream_generation = generation; }
 
 RuntimeCounts runtime_counts() {
@@ -65,7 +68,9 @@ using tangram::testing::blocks;
 using tangram::testing::counts;
 using tangram::testing::events_are_ready;
 using tangram::testing::is_captured;
+using tangram::testing::kLarge;
 using tangram::testing::launches;
+using tangram::testing::moves_large;
 using tangram::testing::mutex;
 using tangram::testing::num_devices;
 using tangram::testing::order;
@@ -197,11 +202,11 @@ cudaError_t cudaFreeHost(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  std::memcpy(to, from, bytes);
+  if (moves_large || bytes < kLarge) std::memcpy(to, from, bytes);
   return count(counts.copies);
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
-  std::memset(data, value, bytes);
+  if (moves_large || bytes < kLarge) std::memset(data, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int value, size_t bytes) { return cudaMemsetAsync(data, value, bytes, nullptr); }

@@ -64,6 +64,8 @@ void set_devices(int devices);
 void set_captured(bool captured);
 /// Streams that callers name from now on are others than those with the same handles before.
 void set_stream_generation(uint64_t generation);
+/// Whether copies and fills of 64 KiB or more are made, as they are unless this says otherwise, or counted alone.
+void set_moves_large(bool moves);
 /// Copies of events from now on have run, or have not until a thread waits for them.
 void set_events_ready(bool ready);
 

@@ -103,8 +103,7 @@ void choose_gpus(Communicator& control) {
   own.status = cudaGetDeviceCount(&own.count);
   if (own.status != cudaSuccess) own.count = 0;
   const Env::Launch launch = Env::launch();
-  // Launchers may show each process its GPU alone.
-  own.device = launch.launcher.empty() ? control.rank() : own.count == 1 ? 0 : launch.local_rank;
+  own.device = gpu_of(launch, control.rank(), own.count);
   const std::vector<Found> found = comm::all_gather(control, own, "GPUs of hosts");
   for (size_t rank = 0; rank < found.size(); ++rank) {
     const auto [status, count, device] = found[rank];
@@ -123,6 +122,7 @@ std::unique_ptr<StepRank> make_gpu_rank(std::shared_ptr<const Plan> plan, const 
   DeviceCommunicatorConfig config;
   config.transport = parse_device_transport(options.transport.empty() ? transport : options.transport);
   config.ranks_per_node = static_cast<int>(options.ranks_per_node);
+  config.max_ctas = static_cast<int>(options.max_ctas);
   config.exact_memory = true;  // of one mask
   return std::make_unique<GpuRank>(std::move(plan), control, config);
 }

@@ -1,23 +1,30 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A step over ranks that are processes with a GPU each, which the program starts itself: `--gpus N`.
+// A step over ranks that are processes: with `--gpus N` they have a GPU each, and the program starts them itself unless
+// a launcher has.
 #pragma once
 
 #include <functional>
 #include <memory>
 
 #include "cli/rank_step.hpp"
+#include "tangram/env.hpp"
 
 namespace tangram::cli {
 
-/// Sets what `--gpus N` implies: N ranks, and bfloat16 unless a dtype is given. Throws InvalidArgument for a number
-/// that cannot be, or a backend that does not compute on GPUs.
-void apply_gpus(const StepOptions& step, DistOptions& dist);
+/// Sets what `--gpus N` implies: N ranks, bfloat16 unless a dtype is given, and, as the rank of `control`, the nodes
+/// that ranks are found to be on where the options do not say: plans know those to which rows cross once. Throws
+/// InvalidArgument for a number that cannot be, or a backend that does not compute on GPUs. Collective.
+void apply_gpus(StepOptions& step, DistOptions& dist, Communicator* control);
 
-/// Runs `verb_main`: here without a communicator, or with `--gpus` in N processes, each with its own rank's. The
-/// processes are those of mpirun, torchrun or Slurm, else new ones. Returns the exit code, that of the rank that failed
-/// first. Throws NotAvailable in a build without CUDA.
+/// Whether this process is one of several ranks that a launcher has started: under torchrun and Slurm where these are
+/// several, under mpirun in any case.
+bool has_launched_ranks();
+
+/// Runs `verb_main`: where ranks are processes with the own rank's communicator, else without one. They are those of
+/// mpirun, torchrun or Slurm, or with `--gpus N` new ones.
+/// Returns the exit code, that of the rank that failed first. Throws NotAvailable for `--gpus` in a build without CUDA.
 int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main);
 
 /// Whether all ranks surely see the same files: not under a launcher, whose hosts may be several, and whose rank 0
@@ -27,7 +34,11 @@ bool is_one_host();
 /// Throws NotAvailable in a build without CUDA.
 void require_gpu_code();
 
-/// Makes a GPU current on each rank: the one with its number among the ranks of its host, or the only one that it sees.
+/// The number of the GPU of a rank that sees `num_seen` of them: that of the rank, under a launcher that among the
+/// ranks of its host, or 0 where the launcher shows each process its GPU alone.
+int gpu_of(const Env::Launch& launch, int rank, int num_seen);
+
+/// Makes a GPU current on each rank: that of gpu_of.
 /// Collective. Throws the same NotAvailable on all ranks where one of them finds too few, or two of a node have one.
 void choose_gpus(Communicator& control);
 

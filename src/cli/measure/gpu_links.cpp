@@ -33,9 +33,9 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 64},   {1, 512},  {1, 2048}, {1, 8192},  {1, 32768},
                              {8, 1024}, {4, 4096}, {16, 512}, {32, 1024}, {64, 512}};
 
-/// `num_copies` ranges of rows to the next rank, apart from each other on both sides, so that none are joined.
-DevicePassSpec ring_spec(int rank, int size, const Shape& shape) {
-  const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+/// `num_copies` ranges of rows to the rank `distance` on, apart from each other on both sides, so that none are joined.
+DevicePassSpec ring_spec(int rank, int size, int distance, const Shape& shape) {
+  const int next = (rank + distance) % size, previous = (rank + size - distance) % size;
   Exchange exchange;
   for (int64_t c = 0; c < shape.num_copies; ++c) {
     const int64_t begin = c * (shape.rows + 1);
@@ -80,18 +80,19 @@ class Stopwatch {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// Time of the slowest rank in the fastest of `num_repeats`: what disturbs a transfer only makes it longer.
-LinkSample measure_shape(DeviceCommunicator& comm, const Shape& shape, const cuda::DeviceBuffer& source,
+/// Of the slowest rank, in the fastest of some repetitions: what disturbs a transfer only makes it longer.
+LinkSample measure_shape(DeviceCommunicator& comm, const Shape& shape, int distance, const cuda::DeviceBuffer& source,
                          int num_repeats) {
-  constexpr int kEpochs = 10;
-  const auto pass = comm.prepare_pass(ring_spec(comm.rank(), comm.size(), shape));
+  constexpr float kLongEnough_s = 0.1f;  // slow networks need no ten epochs
+  int num_epochs = 1;
+  const auto pass = comm.prepare_pass(ring_spec(comm.rank(), comm.size(), distance, shape));
   const ConstTensorView view{source.as<void>(), DType::kBFloat16, kMaxRows, kHeads, kDim, kHeads * kDim, kDim};
   Stopwatch watch;
   float fastest = 1e9f;
   for (int i = 0; i <= num_repeats; ++i) {
     comm.control().barrier("measure");
     float seconds[] = {static_cast<float>(watch.seconds([&](cudaStream_t stream) {
-      for (int epoch = 0; epoch < kEpochs; ++epoch) {
+      for (int epoch = 0; epoch < num_epochs; ++epoch) {
         pass->begin(stream);
         pass->cast(0, {&view, 1}, stream);
         pass->wait_group_cast(0, stream);
@@ -99,12 +100,24 @@ LinkSample measure_shape(DeviceCommunicator& comm, const Shape& shape, const cud
       }
     }))};
     comm.control().all_reduce(seconds, ReduceOp::kMax, "measure");
-    if (i > 0) fastest = std::min(fastest, seconds[0] / kEpochs);
+    if (i > 0) fastest = std::min(fastest, seconds[0] / static_cast<float>(num_epochs));
+    if (i == 0) num_epochs = std::clamp(static_cast<int>(kLongEnough_s / seconds[0]), 1, 10);
   }
   comm.check();
   comm.control().barrier("measured");
   return {static_cast<double>(shape.num_copies * shape.rows * kRowBytes), static_cast<double>(shape.num_copies),
           fastest};
+}
+
+LinkMeasurement measure_shapes(DeviceCommunicator& comm, int distance, int num_repeats) {
+  const cuda::DeviceBuffer source = cuda::DeviceBuffer::zeros(static_cast<size_t>(kMaxRows * kRowBytes));
+  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  LinkMeasurement result;
+  for (const Shape& shape : kShapes) {
+    result.samples.push_back(measure_shape(comm, shape, distance, source, num_repeats));
+  }
+  result.fit = fit_link(result.samples);
+  return result;
 }
 
 void measure_transport(Communicator& control, DeviceTransport transport, int num_repeats, Measured& measured) {
@@ -116,15 +129,11 @@ void measure_transport(Communicator& control, DeviceTransport transport, int num
     measured.notes.push_back(fmt::format("{}: not measured: {}", name, error.what()));
     return;
   }
-  const cuda::DeviceBuffer source = cuda::DeviceBuffer::zeros(static_cast<size_t>(kMaxRows * kRowBytes));
-  cuda::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  std::vector<LinkSample> samples;
-  for (const Shape& shape : kShapes) samples.push_back(measure_shape(*comm, shape, source, num_repeats));
-  const LinkFit fit = fit_link(samples);
+  const LinkFit fit = measure_shapes(*comm, 1, num_repeats).fit;
   LinkEntry entry{name, false, CommEngine::kCopyEngine, "measured", fit.link, 0, 0};
   if (transport == DeviceTransport::kNccl) {
     entry.engine = CommEngine::kWorkers;
-    entry.comm_workers = comm->prepare_pass(ring_spec(comm->rank(), comm->size(), kShapes[0]))->transfer_sms();
+    entry.comm_workers = comm->prepare_pass(ring_spec(comm->rank(), comm->size(), 1, kShapes[0]))->transfer_sms();
     entry.worker_link_bytes_per_s = fit.link.bytes_per_s / entry.comm_workers;
   }
   measured.file.links.push_back(entry);
@@ -137,6 +146,15 @@ void measure_transport(Communicator& control, DeviceTransport transport, int num
 }
 
 }  // namespace
+
+GpuLink measure_gpu_link(Communicator& control, const DeviceCommunicatorConfig& config, int num_repeats) {
+  const int distance = ring_distance(control);
+  const std::unique_ptr<DeviceCommunicator> comm = make_device_communicator(control, config);
+  GpuLink link{measure_shapes(*comm, distance, num_repeats), std::string(comm->name()), 0};
+  link.ctas = comm->prepare_pass(ring_spec(comm->rank(), comm->size(), distance, kShapes[0]))->transfer_sms();
+  control.barrier("link measured");
+  return link;
+}
 
 Measured measure_gpu_links(Communicator& control, int num_repeats) {
   Measured measured;

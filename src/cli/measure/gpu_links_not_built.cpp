@@ -10,4 +10,8 @@ Measured measure_gpu_links(Communicator&, int) {
   throw NotAvailable("--gpus: this build has no GPU code; build it where nvcc is found");
 }
 
+GpuLink measure_gpu_link(Communicator&, const DeviceCommunicatorConfig&, int) {
+  throw NotAvailable("--gpus: this build has no GPU code; build it where nvcc is found");
+}
+
 }  // namespace tangram::cli

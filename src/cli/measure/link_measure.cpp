@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "comm/nodes/node_map.hpp"
 #include "core/seconds_since.hpp"
 
 namespace tangram::cli {
@@ -19,10 +20,10 @@ using Clock = std::chrono::steady_clock;
 // The fastest: what disturbs a transfer only makes it longer.
 double fastest(const std::vector<double>& times) { return *std::min_element(times.begin(), times.end()); }
 
-// `num_copies` runs of rows to the next rank, apart from each other on both sides, so that none can be joined.
-Exchange ring_exchange(int rank, int size, int64_t num_copies, int64_t rows) {
+// `num_copies` runs of rows to the rank `distance` on, apart from each other on both sides, so that none can be joined.
+Exchange ring_exchange(int rank, int size, int distance, int64_t num_copies, int64_t rows) {
   Exchange exchange;
-  const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+  const int next = (rank + distance) % size, previous = (rank + size - distance) % size;
   for (int64_t c = 0; c < num_copies; ++c) {
     const int64_t begin = c * (rows + 1);
     exchange.sends.push_back({next, {begin, begin + rows}, begin});
@@ -32,6 +33,11 @@ Exchange ring_exchange(int rank, int size, int64_t num_copies, int64_t rows) {
 }
 
 }  // namespace
+
+int ring_distance(Communicator& communicator) {
+  const comm::NodeMap nodes = comm::NodeMap::of(communicator);
+  return nodes.num_nodes() > 1 ? nodes.ranks_per_node() : 1;
+}
 
 LinkMeasurement measure_link(Communicator& communicator, int num_repeats) {
   constexpr int kHeads = 8, kDim = 64;
@@ -48,8 +54,9 @@ LinkMeasurement measure_link(Communicator& communicator, int num_repeats) {
   source.fill(1);
   target.fill(0);
   LinkMeasurement result;
+  const int rank = communicator.rank(), size = communicator.size(), distance = ring_distance(communicator);
   for (const Shape& shape : kShapes) {
-    const Exchange exchange = ring_exchange(communicator.rank(), communicator.size(), shape.num_copies, shape.rows);
+    const Exchange exchange = ring_exchange(rank, size, distance, shape.num_copies, shape.rows);
     std::vector<double> times;
     for (int i = 0; i <= num_repeats; ++i) {
       communicator.barrier("measure");

@@ -15,8 +15,12 @@ struct LinkMeasurement {
   std::vector<LinkSample> samples;
 };
 
-/// Every rank sends to its neighbour while it receives from the other, in messages of unlike size and number. Called on
-/// all ranks of a group of at least two; times are this rank's.
+/// How far on the rank is to which each sends: over several nodes that in its place of the next one, else the next.
+/// Collective. Throws InvalidArgument unless ranks are numbered node by node.
+int ring_distance(Communicator& communicator);
+
+/// Every rank sends to the one ring_distance on while it receives from the other side, in messages of unlike size and
+/// number. Called on all ranks of a group of at least two; times are this rank's.
 LinkMeasurement measure_link(Communicator& communicator, int num_repeats);
 
 /// Bytes per second, read plus written, of copies in memory on the calling thread.

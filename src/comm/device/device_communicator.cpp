@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "comm/copy_engine/copy_engine_communicator.hpp"
+#include "comm/device/pass_check.hpp"
 #include "comm/nccl/nccl_communicator.hpp"
 #include "comm/nodes/device_node_work.hpp"
 #include "comm/nodes/node_communicator.hpp"
@@ -115,6 +116,7 @@ std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& contr
   control.require_agreement(static_cast<uint64_t>(given.transport), "transport");
   const comm::NodeMap map = comm::NodeMap::of(control);
   const DeviceCommunicatorConfig config = with_nodes(given, map);
+  comm::require_group_size(control.size(), config.ranks_per_node);
   const bool has_levels = config.ranks_per_node > 0 && config.ranks_per_node < control.size();
   return has_levels ? make_levels(control, config, map) : make_level(control, config);
 }

@@ -33,6 +33,8 @@ class GroupState {
   int rank() const { return rank_; }
   int size() const { return size_; }
   double timeout_s() const { return timeout_s_; }
+  /// What errors call a rank, with its node.
+  std::string name_of(int rank) const { return names_.text(rank); }
 
   HostControlBlock& control_block() { return control_block_; }
   /// The control block's rows as kernels reach them.

@@ -21,7 +21,6 @@ namespace {
 constexpr size_t kMaxPassTensors = 4;
 constexpr int kMaxStages = 512;
 constexpr int kMaxSlots = 256;
-constexpr int kMaxRanks = 64;
 
 /// Tables are checked as those of host operations, with tensors that are never read.
 char dummy;
@@ -39,9 +38,9 @@ void check_row(const std::string& label, const char* what, int heads, int dim, D
           dim, to_string(dtype));
 }
 
-void check_own(int size, const DevicePassSpec& spec) {
+void check_own(int size, const DevicePassSpec& spec, int max_ranks) {
   const std::string& label = spec.label;
-  require(size <= kMaxRanks, "prepare_pass '{}': at most {} ranks (got {})", label, kMaxRanks, size);
+  require(size <= max_ranks, "prepare_pass '{}': at most {} ranks (got {})", label, max_ranks, size);
   require(spec.casts.size() <= kMaxStages && spec.reduces.size() <= kMaxStages,
           "prepare_pass '{}': at most {} stages (got {} and {})", label, kMaxStages, spec.casts.size(),
           spec.reduces.size());
@@ -153,10 +152,21 @@ void compare_stages(Communicator& control, const std::vector<Signature>& own) {
 
 }  // namespace
 
-void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number) {
+void require_group_size(int size, int ranks_per_node) {
+  const bool has_levels = ranks_per_node > 0 && ranks_per_node < size;
+  const int num_nodes = has_levels ? size / ranks_per_node : 1;
+  const int largest = std::max(num_nodes, has_levels ? ranks_per_node : size);
+  require(
+      largest <= kMaxRanksOfLevel,
+      "make_device_communicator: at most {} ranks, or as many nodes of as many ranks where copy engines hand rows on "
+      "(got {} ranks on {} nodes); use smaller groups{}",
+      kMaxRanksOfLevel, size, num_nodes, has_levels ? "" : ", or transport copy_engine inside nodes");
+}
+
+void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number, int max_ranks) {
   std::vector<Signature> signatures;
   try {
-    check_own(control.size(), spec);
+    check_own(control.size(), spec, max_ranks);
     signatures = sign_stages({control.rank(), control.size()}, spec);
   } catch (const InvalidArgument& error) {
     control.refuse(error.what());
@@ -167,7 +177,7 @@ void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv
   compare_stages(control, signatures);
 }
 
-void require_valid(int size, const DevicePassSpec& spec) { check_own(size, spec); }
+void require_valid(int size, const DevicePassSpec& spec, int max_ranks) { check_own(size, spec, max_ranks); }
 
 void check_all_reduce(const float* device_values, int count, ReduceOp op) {
   constexpr int kMost = DeviceCommunicator::kMaxReduceValues;

@@ -14,12 +14,20 @@
 
 namespace tangram::comm {
 
+/// Ranks that words on the device can tell apart: of one node, and of one rail.
+inline constexpr int kMaxRanksOfLevel = 64;
+
+/// Throws InvalidArgument for more ranks than transports hold, before they connect: ranks of nodes of `ranks_per_node`
+/// that hand rows on, or 0: each pair of ranks is connected.
+void require_group_size(int size, int ranks_per_node);
+
 /// Collective. Throws InvalidArgument on every rank when a spec is not valid by itself or does not fit the others'.
 /// `recv_buffer_number` is the number of the pass whose receive buffers are shared, or -1.
-void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number);
+void check_pass_spec(Communicator& control, const DevicePassSpec& spec, int recv_buffer_number,
+                     int max_ranks = kMaxRanksOfLevel);
 
 /// Throws InvalidArgument, on this rank alone, when a spec is not valid by itself.
-void require_valid(int size, const DevicePassSpec& spec);
+void require_valid(int size, const DevicePassSpec& spec, int max_ranks = kMaxRanksOfLevel);
 
 /// The pass of type `Pass` whose receive buffers `spec` shares, or null. Collective where it throws: InvalidArgument on
 /// every rank when that is not a pass of `group` with equal receive buffers.

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "comm/all_gather.hpp"
-#include "comm/nccl/blame.hpp"
 #include "comm/nccl/nccl_abort.hpp"
 #include "comm/nodes/node_map.hpp"
 #include "comm/progress_communicator.hpp"
@@ -31,7 +30,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{5};
 constexpr double kPeersStop_s = 1;
-constexpr double kNaming_s = 2;   // NCCL says that a peer is gone, not which; others know it within a second
 constexpr double kSetup_s = 60;   // at least, for connecting: NCCL looks at the whole machine
 constexpr int kDefaultCtas = 16;  // 230 GB/s at 16 and 118 at 8 thread blocks that copy, as measured on H200
 constexpr int kNetworkCtas = 4;   // between nodes, where a link is slower by far
@@ -93,6 +91,10 @@ NcclGroup::NcclGroup(Communicator& control, const DeviceCommunicatorConfig& conf
                 : is_one_node_      ? kDefaultCtas
                                     : kNetworkCtas),
       state_(control, config),
+      watch_({state_.control_block(), state_.rank(), state_.timeout_s(),
+              [this](const WaitFailure& wait, double waited_s) { state_.note_wait(wait, waited_s); },
+              [this](std::string_view reason) { state_.give_up(reason); },
+              [this](int rank) { return state_.name_of(rank); }}),
       shared_(config.exact_memory) {
   cuda::check(cudaGetDevice(&device_), "cudaGetDevice");
   counter_ = cuda::DeviceBuffer::zeros(sizeof(uint64_t));
@@ -146,16 +148,11 @@ void NcclGroup::connect() {
 
 double NcclGroup::setup_timeout_s() const { return std::max(state_.timeout_s(), kSetup_s); }
 
-bool NcclGroup::has_failed() {
-  const cuda::ControlBlockRow& row = state_.control_block().row(state_.rank());
-  return HostControlBlock::load(row.report) != 0 || HostControlBlock::load(row.host_abort) != 0;
-}
-
 void NcclGroup::check(int result, const char* call) {
   if (result == NcclApi::kRemoteError) {
-    const double end_s = steady_seconds() + kNaming_s;
-    while (!has_failed() && steady_seconds() < end_s) rest();
-    if (has_failed()) state_.check();
+    const double end_s = steady_seconds() + kNcclNaming_s;
+    while (!watch_.has_failed() && steady_seconds() < end_s) rest();
+    if (watch_.has_failed()) state_.check();
   }
   api_.check(result, call);
 }
@@ -270,13 +267,11 @@ void NcclGroup::all_reduce(float* values, int count, bool is_max, cudaStream_t c
 
 void NcclGroup::watch() {
   static_cast<void>(cudaSetDevice(device_));
-  uint64_t seen = 0;
-  double since_s = steady_seconds();
   while (!stopping_) {
-    look_at_deadline(seen, since_s);
+    watch_.look_at_deadline();
     look_at_peers();
     look_at_nccl();
-    if (has_failed()) {
+    if (watch_.has_failed()) {
       const std::lock_guard lock(mutex_);
       abandon();
       return;
@@ -285,61 +280,22 @@ void NcclGroup::watch() {
   }
 }
 
-void NcclGroup::look_at_deadline(uint64_t& seen, double& since_s) {
-  const cuda::ControlBlockRow& row = state_.control_block().row(state_.rank());
-  const uint64_t operation = HostControlBlock::load(row.operation);
-  if (operation != seen) {
-    seen = operation;
-    since_s = steady_seconds();
-  }
-  if (operation == 0 || HostControlBlock::load(row.report) != 0) return;
-  WaitFailure failure = cuda::unpack(operation);
-  failure.detail = 0;
-  if (const uint64_t noticed = HostControlBlock::load(row.host_abort); noticed != 0) {
-    failure.peer = cuda::unpack(noticed).peer;
-    failure.detail = static_cast<int>(cuda::unpack(noticed).kind);
-    publish(failure);
-    return;
-  }
-  const double waited_s = steady_seconds() - since_s;
-  if (waited_s <= state_.timeout_s() / 2) return;
-  failure.peer = slowest_peer(state_.control_block(), state_.rank());
-  if (waited_s > state_.timeout_s()) {
-    publish(failure);
-  } else {
-    state_.note_wait(failure, waited_s);
-  }
-}
-
 void NcclGroup::look_at_peers() {
   const OpenedPass own = unpack_opened(HostControlBlock::load(state_.control_block().row(state_.rank()).opened));
   for (int peer = 0; peer < state_.size(); ++peer) {
     const OpenedPass other = unpack_opened(HostControlBlock::load(state_.control_block().row(peer).opened));
     const WaitFailure failure = disagreement(own, other, state_.rank(), peer);
-    if (failure.kind != WaitKind::kNone) publish(failure);
+    if (failure.kind != WaitKind::kNone) watch_.publish(failure);
   }
 }
 
 void NcclGroup::look_at_nccl() {
-  std::string text;
+  int result = NcclApi::kSuccess;
   {
     const std::lock_guard lock(mutex_);
-    int result = NcclApi::kSuccess;
     if (comm_ == nullptr || api_.comm_get_async_error(comm_, &result) != NcclApi::kSuccess) return;
-    if (result == NcclApi::kSuccess || result == NcclApi::kInProgress) return;
-    if (result == NcclApi::kRemoteError) {
-      if (lost_since_s_ == 0) lost_since_s_ = steady_seconds();
-      if (steady_seconds() - lost_since_s_ < kNaming_s) return;
-    }
-    text = fmt::format("NCCL: {}", api_.get_error_string(result));
   }
-  state_.give_up(text);
-}
-
-void NcclGroup::publish(const WaitFailure& failure) {
-  for (int rank = 0; rank < state_.size(); ++rank) {
-    HostControlBlock::store_first(state_.control_block().row(rank).report, cuda::pack(failure));
-  }
+  watch_.look_at_result(result, api_.get_error_string(result));
 }
 
 void NcclGroup::abandon() noexcept {

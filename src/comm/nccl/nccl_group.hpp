@@ -15,6 +15,7 @@
 #include "comm/device/streams.hpp"
 #include "comm/nccl/messages.hpp"
 #include "comm/nccl/nccl_api.hpp"
+#include "comm/nccl/nccl_watch.hpp"
 #include "comm/nccl/shared_buffer.hpp"
 #include "cuda/device_buffer.hpp"
 #include "tangram/device_communicator.hpp"
@@ -76,24 +77,21 @@ class NcclGroup {
   void settle(const char* call, double timeout_s);
   /// Throws CommError with NCCL's own text unless `result` is no error; of a peer that is gone, with its name.
   void check(int result, const char* call);
-  bool has_failed();
   double setup_timeout_s() const;
   /// Meets every peer once, so that connections are there before anything is timed or captured.
   void warm_up();
   void watch();
-  void look_at_deadline(uint64_t& seen, double& since_s);
   void look_at_peers();
   void look_at_nccl();
-  void publish(const cuda::WaitFailure& failure);
   void abandon() noexcept;
 
   const NcclApi& api_;
   const bool is_one_node_;
   const int max_ctas_;
   GroupState state_;
+  NcclWatch watch_;
   bool agrees_later_ = false;
   int device_ = 0;
-  double lost_since_s_ = 0;  // when NCCL first said that a peer is gone; 0: it has not
   OwnedStream stream_;
   OwnedEvent fork_, join_;
   cuda::DeviceBuffer counter_;

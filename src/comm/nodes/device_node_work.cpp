@@ -6,6 +6,7 @@
 #include "comm/device/kernels.hpp"
 #include "cuda/check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/graph_lifetime.hpp"
 #include "cuda/packed_arrays.hpp"
 #include "cuda/stream.hpp"
 
@@ -80,6 +81,8 @@ int64_t DeviceNodeWork::free_bytes() const {
   cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return static_cast<int64_t>(free);
 }
+
+bool DeviceNodeWork::is_captured(void* stream) { return cuda::is_captured(cuda::as_stream(stream)); }
 
 std::unique_ptr<NodeWork::Moves> DeviceNodeWork::make_moves(const std::vector<Chunk>& chunks,
                                                             const std::vector<std::vector<char*>>& bases) {

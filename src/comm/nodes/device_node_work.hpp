@@ -23,6 +23,7 @@ class DeviceNodeWork final : public NodeWork {
   std::shared_ptr<void> shared(size_t which, size_t num_bytes) override;
   int64_t shared_bytes() const override;
   int64_t free_bytes() const override;
+  bool is_captured(void* stream) override;
   std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                     const std::vector<std::vector<char*>>& bases) override;
   std::unique_ptr<Mark> make_mark() override;

@@ -19,6 +19,7 @@ namespace tangram::comm {
 namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{10};
+constexpr int kMaxRanks = kMaxRanksOfLevel * kMaxRanksOfLevel;
 
 /// The tables of all ranks for each stage, those of the plan or gathered.
 class AllTables {
@@ -114,9 +115,9 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
     refuse(fmt::format("prepare_pass '{}': over several nodes no memory is reused in a pass", spec.label));
   }
   if (alone) {
-    require_valid(size(), spec);
+    require_valid(size(), spec, kMaxRanks);
   } else {
-    check_pass_spec(world_, spec, shared == nullptr ? -1 : 0);
+    check_pass_spec(world_, spec, shared == nullptr ? -1 : 0, kMaxRanks);
   }
   const bool has_tables = spec.agreed != nullptr && spec.agreed->casts.size() == spec.casts.size() &&
                           spec.agreed->reduces.size() == spec.reduces.size();
@@ -137,7 +138,7 @@ std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec&
 }
 
 void NodeCommunicator::require_room(const DevicePassSpec& spec, const NodeSpecs& specs) {
-  const int64_t needed = relay_bytes(spec, specs);
+  const int64_t needed = specs.num_hops == 0 ? 0 : relay_bytes(spec, relay_rows(specs));
   const int64_t held = spec.shares_memory ? levels_.across->shared_bytes() + levels_.work->shared_bytes() : 0;
   if (spec.shares_memory && needed <= std::max(held, room_found_)) return;
   const int64_t free = levels_.work->free_bytes();  // too slow for every key

@@ -3,10 +3,13 @@
 
 #include "comm/nodes/node_pass.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "comm/device/pass_tensors.hpp"
 #include "core/require.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram::comm {
 
@@ -146,7 +149,17 @@ NodePass::Buffers NodePass::make_buffers(int64_t rows, const std::vector<DType>&
   return buffers;
 }
 
+void NodePass::refuse_capture(void* stream) const {
+  // NCCL's epochs take other slots in turn, and replays would meet one of them alone.
+  if (!work_->is_captured(stream)) return;
+  throw NotAvailable(fmt::format(
+      "begin '{}': CUDA graphs cannot hold passes over several nodes (got a stream that is being captured); "
+      "call attention outside of the graph",
+      spec_.label));
+}
+
 int NodePass::begin(std::span<const ConstTensorView> own, void* stream) {
+  refuse_capture(stream);
   epoch_.begin();
   try {
     slot_ = parts_.node->begin(own, stream);
@@ -159,6 +172,7 @@ int NodePass::begin(std::span<const ConstTensorView> own, void* stream) {
 }
 
 int NodePass::begin_kept(KeptSlot kept, void* stream) {
+  refuse_capture(stream);
   epoch_.begin();
   try {
     slot_ = parts_.node->begin_kept(kept, stream);

@@ -73,6 +73,8 @@ class NodePass final : public DevicePass {
   /// The forward stages of a stage.
   Range forward(int stage) const { return {int64_t{stage} * specs_.num_hops, int64_t{stage + 1} * specs_.num_hops}; }
   bool has_across() const { return specs_.num_hops > 0; }
+  /// Throws NotAvailable before anything is enqueued.
+  void refuse_capture(void* stream) const;
   void open(void* stream);
   void close(void* stream);
   /// Puts on the relay stream what has to be handed on of the stages that were cast.

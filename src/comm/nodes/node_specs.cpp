@@ -13,6 +13,8 @@ namespace tangram::comm {
 
 namespace {
 
+constexpr int kRelaySlots = 2;  // relayed rows are never kept
+
 /// A pass's casts or returns, as one rank takes part in them.
 struct Levels {
   std::vector<Exchange> direct, between;      // by stage
@@ -111,7 +113,6 @@ void agree_on_levels(const NodeLayout& nodes, int rank, const AgreedRows& all, T
 
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
                           const StageTables& reduces, bool in_order) {
-  constexpr int kRelaySlots = 2;  // relayed rows are never kept
   NodeSpecs specs;
   specs.num_hops = nodes.num_nodes() - 1;
   TwoLevel cast(nodes, casts, in_order ? RelayUse::kTwoStages : RelayUse::kOnce);
@@ -160,28 +161,68 @@ NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpe
   return specs;
 }
 
-int64_t relay_bytes(const DevicePassSpec& spec, const NodeSpecs& specs) {
-  if (specs.num_hops == 0) return 0;
-  const auto sum = [](const std::vector<int64_t>& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  };
-  const auto busiest = [](const std::vector<Exchange>& stages) {  // rows of a stage, sent and received
+RelayRows relay_rows(const NodeSpecs& specs) {
+  if (specs.num_hops == 0) return {};
+  const auto busiest = [](const std::vector<Exchange>& stages) {
     int64_t rows = 0;
     for (const Exchange& exchange : stages) rows = std::max(rows, exchange.rows_sent() + exchange.rows_received());
     return rows;
   };
-  const int64_t slots = spec.shares_memory ? 1 : specs.across.num_slots;
-  int64_t bytes = (slots * specs.cast_relay_rows + busiest(specs.across.casts)) * sum(recv_row_bytes(spec));
-  int64_t returned = 0;  // to the relay, by ranks of its node
-  for (const Exchange& exchange : specs.relay.reduces) returned += exchange.rows_sent();
-  int64_t sums = 0;  // to the owner, by nodes
-  for (const Exchange& exchange : specs.across.reduces) sums += exchange.rows_sent();
+  RelayRows rows{.keys = specs.cast_relay_rows,
+                 .gradients = specs.return_relay_rows,
+                 .busiest_cast = busiest(specs.across.casts),
+                 .busiest_return = busiest(specs.across.reduces)};
+  for (const Exchange& exchange : specs.relay.reduces) rows.partials += exchange.rows_sent();
+  for (const Exchange& exchange : specs.across.reduces) rows.sums += exchange.rows_sent();
+  return rows;
+}
+
+RelayRows relay_rows(const NodeLayout& nodes, int rank, TwoLevel& casts, size_t num_casts, TwoLevel& returns,
+                     size_t num_returns) {
+  const int node = nodes.node_of(rank);
+  const auto sent = [&](TwoLevel& tables, size_t stage) {
+    int64_t rows = 0;
+    for (int other = 0; other < nodes.num_nodes(); ++other) {
+      if (other != node) rows += tables.between_rows(rank, stage, other);
+    }
+    return rows;
+  };
+  const auto received = [&](TwoLevel& tables, size_t stage) {
+    int64_t rows = 0;
+    for (int other = 0; other < nodes.num_nodes(); ++other) {
+      if (other != node) rows += tables.between_rows(nodes.rank_at(other, nodes.place_of(rank)), stage, node);
+    }
+    return rows;
+  };
+  RelayRows rows{.keys = casts.relay_rows(rank), .gradients = returns.relay_rows(rank)};
+  for (size_t stage = 0; stage < num_casts; ++stage) {
+    rows.busiest_cast = std::max(rows.busiest_cast, sent(casts, stage) + received(casts, stage));
+  }
+  for (size_t stage = 0; stage < num_returns; ++stage) {
+    const int64_t of_owner = sent(returns, stage);
+    rows.sums += of_owner;
+    rows.busiest_return = std::max(rows.busiest_return, of_owner + received(returns, stage));
+    for (int distance = 1; distance < nodes.num_nodes(); ++distance) {
+      for (int place = 0; place < nodes.ranks_per_node; ++place) {
+        const int peer = nodes.rank_at(node, place);
+        if (peer != rank) rows.partials += returns.forward_rows(rank, stage, distance, peer);
+      }
+    }
+  }
+  return rows;
+}
+
+int64_t relay_bytes(const DevicePassSpec& spec, const RelayRows& rows) {
+  const std::vector<int64_t> of_row = recv_row_bytes(spec);
+  const int64_t slots = spec.shares_memory ? 1 : std::min(spec.num_slots, kRelaySlots);
+  int64_t bytes = (slots * rows.keys + rows.busiest_cast) * std::accumulate(of_row.begin(), of_row.end(), int64_t{0});
   for (const ReturnTensor& tensor : spec.returns) {
     const int64_t elements = int64_t{tensor.heads} * tensor.dim;
     const auto partial = static_cast<int64_t>(size_of(tensor.partial_dtype)),
                moved = static_cast<int64_t>(size_of(tensor.reduce_dtype)), summed = int64_t{sizeof(float)};
-    bytes += elements * (specs.return_relay_rows * (partial + moved) + tensor.owned_rows * summed +
-                         (spec.num_return_slots * returned + sums + busiest(specs.across.reduces)) * moved);
+    if (rows == RelayRows{}) continue;
+    bytes += elements * (rows.gradients * (partial + moved) + tensor.owned_rows * summed +
+                         (spec.num_return_slots * rows.partials + rows.sums + rows.busiest_return) * moved);
   }
   return bytes;
 }

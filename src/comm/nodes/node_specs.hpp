@@ -39,7 +39,24 @@ struct NodeSpecs {
 NodeSpecs make_node_specs(const NodeLayout& nodes, int rank, const DevicePassSpec& spec, const StageTables& casts,
                           const StageTables& reduces, bool in_order);
 
-/// Memory of this rank that what it relays takes: rows of keys, with what NCCL packs, and of gradients.
-int64_t relay_bytes(const DevicePassSpec& spec, const NodeSpecs& specs);
+/// What the memory of a relay depends on, in rows.
+struct RelayRows {
+  int64_t keys = 0;            // of its area for keys
+  int64_t gradients = 0;       // of its area for sums of gradients
+  int64_t busiest_cast = 0;    // that it sends and receives between nodes in a stage
+  int64_t busiest_return = 0;  // the same, backwards
+  int64_t partials = 0;        // that come to it from ranks of its node
+  int64_t sums = 0;            // that come to it as owner, from other nodes
+
+  friend bool operator==(const RelayRows&, const RelayRows&) = default;
+};
+RelayRows relay_rows(const NodeSpecs& specs);
+/// The same of the tables of all ranks, of `num_casts` and `num_returns` stages, without those of the rank: quicker.
+RelayRows relay_rows(const NodeLayout& nodes, int rank, TwoLevel& casts, size_t num_casts, TwoLevel& returns,
+                     size_t num_returns);
+
+/// Memory of a rank that what it relays takes: rows of keys, with what NCCL packs, and of gradients. Of `spec` tensors
+/// and slots count.
+int64_t relay_bytes(const DevicePassSpec& spec, const RelayRows& rows);
 
 }  // namespace tangram::comm

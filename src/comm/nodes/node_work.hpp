@@ -46,6 +46,8 @@ class NodeWork {
   virtual int64_t shared_bytes() const = 0;
   /// Memory that passes may still take.
   virtual int64_t free_bytes() const = 0;
+  /// Whether work on `stream` is recorded into a CUDA graph instead of being run.
+  virtual bool is_captured(void* stream) = 0;
   /// `bases[set][p]` is where chunks of `peer` p go.
   virtual std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                             const std::vector<std::vector<char*>>& bases) = 0;

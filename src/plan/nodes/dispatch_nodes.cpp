@@ -51,6 +51,7 @@ Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config) {
   of_nodes.cost.copy_latency_s = 0;  // rows of a rail share a message
   const Dispatch dispatch = dispatch_tangram(mask, of_nodes, kShareOfWork);
   if (config.dispatch.chunk_size > 0 || !is_pack(mask.slices())) return dispatch;
+  if (config.cp_size == 2) return dispatch;  // two cards have one another's loads: exchanges were never better
   const double tolerance = kShareOfTolerance * balance_tolerance(mask.seqlen_q() / config.cp_size);
   return even_nodes(mask, dispatch, {tolerance, kNumTrials});
 }

@@ -68,9 +68,10 @@ class ProgramAttention {
   int64_t backward_workspace_bytes() const { return options_.with_backward ? workspace_bytes(AttnPass::kBackward) : 0; }
   int64_t device_bytes() const;
 
+  static constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
+
  private:
   enum class Kind : int { kForward, kBackward, kBackwardKept };
-  static constexpr int kReturnSlots = 2;  // a rank may be one pass ahead of its peers
 
   bool by_heads() const { return base_.plan->grid.ulysses_degree > 1; }
   bool moves_queries() const { return !base_.plan->movement.empty(); }

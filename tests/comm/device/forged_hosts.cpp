@@ -62,16 +62,24 @@ ForgedHosts::ForgedHosts() {
 }
 
 void ForgedHosts::connect() {
-  enter(0);
-  run_ip(fmt::format("link add cable type veth peer name cable_end netns {}", holder_));
+  lay_cable("cable", kAddress);
+  lay_cable("card", kCardAddress);
   for (int host = 0; host < 2; ++host) {
     enter(host);
-    const char* const end = host == 0 ? "cable" : "cable_end";
-    run_ip(fmt::format("addr add {}/24 dev {}", kAddress[host], end));
-    run_ip(fmt::format("link set {} up", end));
     run_ip("link set lo up");
   }
   enter(0);
+}
+
+void ForgedHosts::lay_cable(const std::string& name, const char* const addresses[2]) {
+  enter(0);
+  run_ip(fmt::format("link add {} type veth peer name {}_end netns {}", name, name, holder_));
+  for (int host = 0; host < 2; ++host) {
+    enter(host);
+    const std::string end = host == 0 ? name : name + "_end";
+    run_ip(fmt::format("addr add {}/24 dev {}", addresses[host], end));
+    run_ip(fmt::format("link set {} up", end));
+  }
 }
 
 ForgedHosts::~ForgedHosts() { release(); }
@@ -87,5 +95,7 @@ void ForgedHosts::release() {
 void ForgedHosts::enter(int host) const { require_done(::setns(hosts_[host], CLONE_NEWNET) == 0, "setns"); }
 
 void ForgedHosts::cut_cable() { run_ip("link set cable_end down"); }
+
+void ForgedHosts::lose_card() { run_ip("link set card_end down"); }
 
 }  // namespace tangram::testing

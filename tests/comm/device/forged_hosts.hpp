@@ -19,14 +19,19 @@ class ForgedHosts {
   ForgedHosts& operator=(const ForgedHosts&) = delete;
 
   static constexpr const char* kAddress[] = {"10.77.0.1", "10.77.0.2"};
+  /// Of network cards of their own, which a second cable joins.
+  static constexpr const char* kCardAddress[] = {"10.78.0.1", "10.78.0.2"};
 
   /// Puts the calling process on host 0 or 1.
   void enter(int host) const;
   /// From host 1: nothing passes the cable any more.
   static void cut_cable();
+  /// From host 1: its second card is lost.
+  static void lose_card();
 
  private:
   void connect();
+  void lay_cable(const std::string& name, const char* const addresses[2]);
   void release();
 
   int hosts_[2] = {-1, -1};

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "comm/device/host_memory_device.hpp"
+#include "comm/device/pass_check.hpp"
 #include "comm/exchange_tables.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
@@ -51,6 +52,7 @@ class HostNodeWork final : public NodeWork {
   }
   int64_t shared_bytes() const override { return 0; }
   int64_t free_bytes() const override { return testing_free_bytes; }
+  bool is_captured(void* stream) override { return stream != nullptr; }
   std::unique_ptr<Moves> make_moves(const std::vector<Chunk>& chunks,
                                     const std::vector<std::vector<char*>>& bases) override {
     return std::make_unique<HostMoves>(chunks, bases);
@@ -371,6 +373,64 @@ TEST(NodeCommunicator, WhatDoesNotFitIsRefusedByNumber) {
       EXPECT_THAT(error.what(), HasSubstr("are free); use more stages"));
     }
     testing_free_bytes = int64_t{1} << 40;
+  });
+}
+
+// As many as words on the device can name is a limit of nodes and of their ranks.
+TEST(NodeCommunicator, NodesHoldMoreRanksTogetherThanEachOfThem) {
+  const NodeLayout nodes{72, 8};
+  const PassData data = PassData::of_a_plan(nodes.num_ranks, 12);
+  run_ranks(nodes, [&](DeviceCommunicator& comm) {
+    const int rank = comm.rank();
+    const auto pass = comm.prepare_pass(data.spec(rank));
+    const int slot = pass->begin(nullptr);
+    const std::vector<HostTensor> sources = filled(data.shard_rows, rank, 0);
+    cast_all(*pass, sources);
+    expect_landed(*pass, slot, data, rank, 0);
+    const std::vector<HostTensor> sums = reduce_all(*pass, data, rank);
+    for (int t = 0; t < kTensors; ++t) expect_sums(sums[static_cast<size_t>(t)], data, rank, t);
+    pass->end(nullptr);
+  });
+}
+
+TEST(NodeCommunicator, GroupsThatAreTooLargeAreRefusedBeforeTheyConnect) {
+  for (const auto& [size, ranks_per_node] :
+       {std::pair(64, 0), std::pair(64, 64), std::pair(512, 8), std::pair(128, 64), std::pair(4096, 64)}) {
+    EXPECT_NO_THROW(require_group_size(size, ranks_per_node)) << size << " by " << ranks_per_node;
+  }
+  const auto message = [](int size, int ranks_per_node) {
+    try {
+      require_group_size(size, ranks_per_node);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message(65, 0), HasSubstr("at most 64 ranks"));
+  EXPECT_THAT(message(72, 0), HasSubstr("(got 72 ranks on 1 nodes); use smaller groups, or transport copy_engine"));
+  EXPECT_THAT(message(65, 1), HasSubstr("(got 65 ranks on 65 nodes); use smaller groups"));
+  EXPECT_THAT(message(144, 72), HasSubstr("(got 144 ranks on 2 nodes)"));
+}
+
+TEST(NodeCommunicator, CapturesAreRefusedBeforeAnythingIsSent) {
+  const NodeLayout nodes{4, 2};
+  const PassData data = PassData::of_a_plan(4, 12);
+  run_ranks(nodes, [&](DeviceCommunicator& comm) {
+    const auto pass = comm.prepare_pass(data.spec(comm.rank()));
+    comm.reset_counters();
+    int stream = 0;  // HostNodeWork takes any for one that is being captured
+    try {
+      pass->begin(&stream);
+      ADD_FAILURE() << "was taken";
+    } catch (const NotAvailable& error) {
+      EXPECT_THAT(error.what(), HasSubstr("begin 'random': CUDA graphs cannot hold passes over several nodes"));
+    }
+    const int slot = pass->begin(nullptr);  // as if nothing had been
+    cast_all(*pass, filled(data.shard_rows, comm.rank(), 0));
+    expect_landed(*pass, slot, data, comm.rank(), 0);
+    reduce_all(*pass, data, comm.rank());
+    pass->end(nullptr);
+    comm.check();
   });
 }
 

@@ -175,6 +175,23 @@ def check_graph(config=None):
     tangram.check_errors()
 
 
+def check_captures_over_nodes():
+    """Refused before anything is sent: the same key computes afterwards."""
+    key = key_of()
+    shards = [tangram.dispatch(t.detach(), key) for t in whole(1)]
+    before = tangram.calc_attn(*shards, key)[0]
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            tangram.calc_attn(*shards, key)
+    except tangram.NotAvailable as error:
+        assert "CUDA graphs cannot hold passes over several nodes" in str(error), error
+    else:
+        raise AssertionError("a capture over several nodes was taken")
+    assert torch.equal(tangram.calc_attn(*shards, key)[0], before)
+    tangram.check_errors()
+
+
 def check_compiled():
     key = key_of()
     shards = [tangram.dispatch(t.detach(), key).requires_grad_() for t in whole(4)]
@@ -404,6 +421,8 @@ def main():
             tangram.configure(transport=tangram.TransportConfig(inside="nccl"))
         checks = [(name, check) for name, check in CHECKS if name in NODE_CHECKS]
         assert len(checks) == len(NODE_CHECKS)
+        if sys.argv[1] == "nodes":
+            checks.append(("captures over nodes", check_captures_over_nodes))
     elif sys.argv[1] == "blocks":
         checks = [("blocks that change", check_changing_blocks)]
     elif sys.argv[1] == "values":

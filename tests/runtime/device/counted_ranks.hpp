@@ -168,8 +168,9 @@ inline double cpu_us() {
 
 class Ranks {
  public:
-  /// `checked`: under TANGRAM_SANITY_CHECK.
-  explicit Ranks(int size, bool checked = false) : size_(size), before_(Env::get()), barrier_(size) {
+  /// `checked`: under TANGRAM_SANITY_CHECK. `ranks_per_node`: parts of this host count as nodes; 0: one node.
+  explicit Ranks(int size, bool checked = false, int ranks_per_node = 0)
+      : size_(size), ranks_per_node_(ranks_per_node), before_(Env::get()), barrier_(size) {
     testing::set_devices(size);
     Env env = before_;
     env.sanity_check = checked;
@@ -192,7 +193,8 @@ class Ranks {
         [&](Communicator& plain) {
           CountingControl control(plain);
           cudaSetDevice(control.rank());
-          const auto communicator = make_device_communicator(control, {.timeout_s = timeout_s});
+          const auto communicator =
+              make_device_communicator(control, {.timeout_s = timeout_s, .ranks_per_node = ranks_per_node_});
           const Sm90Backend backend;
           Rank rank{control, *communicator, backend,
                     [&](const std::function<void()>& call) { return count(control, call); }};
@@ -227,6 +229,7 @@ class Ranks {
   }
 
   const int size_;
+  const int ranks_per_node_;
   const Env before_;
   std::barrier<> barrier_;
 };
