@@ -29,7 +29,9 @@ def _of_rocm() -> str:
     """What torch for AMD GPUs calls CUDA is none."""
     torch = sys.modules.get("torch")
     hip = getattr(getattr(torch, "version", None), "hip", None)
-    return f", and none on AMD GPUs (torch is for ROCm {hip}): compute on the CPU, move tensors by .cpu()" if hip else ""
+    return (
+        f", and none on AMD GPUs (torch is for ROCm {hip}): compute on the CPU, move tensors by .cpu()" if hip else ""
+    )
 
 
 _default_names: dict[tuple[bool, int], str] = {}

@@ -87,9 +87,9 @@ std::vector<Finding> gpu_backends() {
   std::vector<Finding> found;
   for (const GpuInfo& gpu : list_gpus()) {
     const std::string backend = gpu.backend.empty() ? "no backend" : gpu.backend;
-    found.push_back({fmt::format("gpu {}", gpu.device), !gpu.backend.empty(),
-                     fmt::format("{}, compute capability {}.{}: {} ({})", gpu.name, gpu.major, gpu.minor, backend,
-                                 gpu.reason)});
+    found.push_back(
+        {fmt::format("gpu {}", gpu.device), !gpu.backend.empty(),
+         fmt::format("{}, compute capability {}.{}: {} ({})", gpu.name, gpu.major, gpu.minor, backend, gpu.reason)});
   }
   if (found.empty()) found.push_back({"gpu", false, "none that CUDA sees: ranks and attention on the CPU, and plans"});
   return found;
@@ -308,20 +308,20 @@ Verb add_doctor_verb(CLI::App& app) {
           ->type_name("N")
           ->group(group);
   require_whole_number(*gpus, 1);
-  return {
-      verb,
-      [options, verb] {
-        for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
-          require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
-        }
-        for (const char* name : {"--report", "--backend"}) {
-          require(verb->count(name) == 0 || options->run, "{}: goes with --run", name);
-        }
-        require(!options->run || (!options->json && options->measure.empty()),
-                "--run: goes without --json and --measure; --report FILE writes JSON");
-        return doctor_main(*options);
-      },
-      {"tangram doctor", "tangram doctor --run --report report.json", "tangram doctor --measure machine.json", "tangram doctor --measure machine.json --gpus 2"}};
+  return {verb,
+          [options, verb] {
+            for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
+              require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
+            }
+            for (const char* name : {"--report", "--backend"}) {
+              require(verb->count(name) == 0 || options->run, "{}: goes with --run", name);
+            }
+            require(!options->run || (!options->json && options->measure.empty()),
+                    "--run: goes without --json and --measure; --report FILE writes JSON");
+            return doctor_main(*options);
+          },
+          {"tangram doctor", "tangram doctor --run --report report.json", "tangram doctor --measure machine.json",
+           "tangram doctor --measure machine.json --gpus 2"}};
 }
 
 }  // namespace tangram::cli

@@ -50,8 +50,7 @@ TEST(GpuList, SaysWhichBackendAndWhy) {
   GpuInfo ada = gpu_of(8, 9, 99);
   choose_backend(ada, backends(false, true), {kArchitectures});
   EXPECT_EQ(ada.backend, "sm80");
-  EXPECT_EQ(ada.reason,
-            "machine code for 8.0, tiles for 99 KB of shared memory a block; sm90 needs a Hopper GPU");
+  EXPECT_EQ(ada.reason, "machine code for 8.0, tiles for 99 KB of shared memory a block; sm90 needs a Hopper GPU");
 
   GpuInfo volta = gpu_of(7, 0, 96);
   choose_backend(volta, backends(false, false), {kArchitectures});

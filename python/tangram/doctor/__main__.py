@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`tangram doctor`; returns the exit status."""
     parser = argparse.ArgumentParser("tangram doctor", description="Show what this machine has and what will be used")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--run", action="store_true", help="check attention against float64 and measure it, two minutes")
+    parser.add_argument(
+        "--run", action="store_true", help="check attention against float64 and measure it, two minutes"
+    )
     parser.add_argument("--report", metavar="FILE", help="with --run: write what was found as JSON")
     parser.add_argument("--backend", metavar="NAME", help="with --run: the backend to check (default: the best here)")
     parser.add_argument("--no-ranks", action="store_true", help="with --run: start no second process")

@@ -152,7 +152,9 @@ def _of_dims() -> Iterator[Case]:
     for of_dtype, dtype in DTYPES.items():
         for dims in DIMS:
             for mask in BASIC_MASKS:
-                yield Case(f"{of_dtype}, dim {_dims_text(dims)}, {mask}", mask, dtype, dims, may_refuse=of_dtype == "fp32")
+                yield Case(
+                    f"{of_dtype}, dim {_dims_text(dims)}, {mask}", mask, dtype, dims, may_refuse=of_dtype == "fp32"
+                )
 
 
 def _of_features() -> Iterator[Case]:
@@ -172,7 +174,14 @@ def _of_features() -> Iterator[Case]:
             yield Case(f"{mask}{end}", mask, dims=dims)
         for mask in ("documents", "shared prefix"):
             yield Case(f"mask buffer, {mask}{end}", mask, dims=dims, how="buffer")
-        yield Case(f"mask buffer, softcap, deterministic{end}", "documents", dims=dims, softcap=5.0, deterministic=True, how="buffer")
+        yield Case(
+            f"mask buffer, softcap, deterministic{end}",
+            "documents",
+            dims=dims,
+            softcap=5.0,
+            deterministic=True,
+            how="buffer",
+        )
     yield Case("token indices, dim 128", dims=(128, 128), heads=(8, 1), how="tokens", may_refuse=True)
 
 

@@ -62,7 +62,9 @@ def text(backend: str | None = None) -> str:
     if not gpus:
         lines.append("  none that CUDA sees")
     for each in accelerators_of_torch():
-        lines.append(f"  {each}: no backend computes there; masks, plans and ranks on the CPU work: move tensors by .cpu()")
+        lines.append(
+            f"  {each}: no backend computes there; masks, plans and ranks on the CPU work: move tensors by .cpu()"
+        )
     lines += ["", "backends (the first that is available is used, here of the current GPU)"]
     for info in list_backends():
         lines.append(f"  {'✓' if info.available else '–'} {info.name:<10} {info.detail}")

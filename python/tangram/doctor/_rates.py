@@ -55,7 +55,9 @@ def _seconds(step: Callable[[], object], device: torch.device, repeats: int) -> 
     return statistics.median(times)
 
 
-def _measure(rate: Rate, attend: Callable[[], Tensor], leaves: list[Tensor], flops: float, device: torch.device) -> Rate:
+def _measure(
+    rate: Rate, attend: Callable[[], Tensor], leaves: list[Tensor], flops: float, device: torch.device
+) -> Rate:
     repeats = 7 if device.type == "cuda" else 2
 
     def forward() -> None:
@@ -147,7 +149,9 @@ def table(measured: list[Rate]) -> str:
         cells = []
         for of_pass in ("forward", "backward"):
             values = [(rate.what, getattr(rate, of_pass)) for rate in row]
-            cells.append(", ".join(f"{what} {'–' if value is None else format(value, '.3g')}" for what, value in values))
+            cells.append(
+                ", ".join(f"{what} {'–' if value is None else format(value, '.3g')}" for what, value in values)
+            )
         lines.append(f"  {mask:<10} {dim:>4}  {cells[0]:<38}  {cells[1]}")
     notes = dict.fromkeys(f"  {rate.what}: {rate.note}" for rate in measured if rate.note)
     return "\n".join([*lines, *notes])

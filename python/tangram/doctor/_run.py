@@ -52,7 +52,14 @@ def checks(backend: str, device: torch.device, with_ranks: bool) -> Iterator[Cal
     buffered = replace(of_graphs, name="mask buffer, dim 64", dims=(64, 64), how="buffer")
     for case in (
         replace(of_graphs, deterministic=True),
-        replace(of_graphs, name="window, dim 64, fp16", mask="window", dims=(64, 64), dtype=torch.float16, deterministic=True),
+        replace(
+            of_graphs,
+            name="window, dim 64, fp16",
+            mask="window",
+            dims=(64, 64),
+            dtype=torch.float16,
+            deterministic=True,
+        ),
         replace(of_graphs, name="causal, dim 256", mask="causal", dims=(256, 256), deterministic=True),
         replace(buffered, deterministic=True),
     ):

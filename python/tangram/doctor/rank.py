@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of the two ranks of `tangram doctor --run`: a key over both against float64.
 
-    python -m tangram.doctor.rank RANK STORE cpu|cuda ROWS BACKEND
+python -m tangram.doctor.rank RANK STORE cpu|cuda ROWS BACKEND
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .._keys import mask_key
 from .._settings import configure
 from ..distributed import calc_attn, dispatch, undispatch
 from . import _reference
-from ._cases import BASIC_MASKS, Case, mask_case
+from ._cases import BASIC_MASKS, Case
 from ._check import compare, make_inputs, too_large
 from ._reference import Results
 
