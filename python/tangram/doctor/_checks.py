@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,19 +58,21 @@ def replays_graph(case: Case, rows: int, device: torch.device, backend: str) -> 
 
     def check(outcome: Outcome) -> None:
         inputs = make_inputs(case, rows, device)
-        buffered = case.how == "buffer"
-        mask = mask_buffer(case, inputs, backend) if buffered else inputs.mask.masks[0]
-        if buffered:
-            mask.set(mask_case("causal", inputs.mask.rows).masks[0])
+        buffer = mask_buffer(case, inputs, backend) if case.how == "buffer" else None
+        if buffer is not None:
+            buffer.set(mask_case("causal", inputs.mask.rows).masks[0])
+        mask = inputs.mask.masks[0] if buffer is None else buffer
         leaves = [torch.zeros_like(x).requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
 
         def step() -> tuple[Tensor, ...]:
-            out, meta = flex_flash_attn_func(*leaves, mask, backend=backend, return_max_logits=True)
+            q, k, v = leaves
+            out, meta = flex_flash_attn_func(q, k, v, mask, backend=backend, return_max_logits=True)
             assert meta.max_logits is not None
             grads = torch.autograd.grad(out, leaves, inputs.dout)
             return (out.detach(), meta.lse, meta.max_logits, *grads)
 
-        side = torch.cuda.Stream(device)
+        cuda: Any = torch.cuda
+        side = cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             step()
@@ -80,8 +83,8 @@ def replays_graph(case: Case, rows: int, device: torch.device, backend: str) -> 
         with torch.no_grad():
             for leaf, values in zip(leaves, (inputs.q, inputs.k, inputs.v), strict=True):
                 leaf.copy_(values)
-        if buffered:
-            mask.set(inputs.mask.masks[0])
+        if buffer is not None:
+            buffer.set(inputs.mask.masks[0])
         graph.replay()
         torch.cuda.synchronize(device)
         want = expected(case, inputs)

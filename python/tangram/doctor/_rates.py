@@ -37,10 +37,11 @@ class Rate:
 
 def _seconds(step: Callable[[], object], device: torch.device, repeats: int) -> float:
     """Median of single calls, after two that are not counted."""
-    times = []
+    times: list[float] = []
+    cuda: Any = torch.cuda
     for i in range(repeats + 2):
         if device.type == "cuda":
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
             step()
             end.record()
@@ -114,7 +115,9 @@ def rates(device: torch.device, backend: str, rows: int, deadline: float) -> Ite
                 return
 
             def ours(mask: Mask = mask, leaves: list[Tensor] = leaves) -> Tensor:
-                return flex_flash_attn_func(*leaves, mask, backend=backend)[0]
+                q, k, v = leaves
+                out: Tensor = flex_flash_attn_func(q, k, v, mask, backend=backend)[0]
+                return out
 
             yield _measure(Rate(name, dim, rows, "tangram"), ours, leaves, flops, device)
             if name in ("causal", "full"):

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from .. import _backends
+from .._core import list_backends
+from ..errors import NotAvailable
 from . import _machine, _rates
 from ._cases import Case, all_cases
 from ._check import Outcome, run_case
@@ -35,10 +37,10 @@ def computing_backend(name: str | None) -> tuple[str, torch.device]:
     """
     on_gpu = bool(_backends.gpu_backends())
     if name is not None:
-        on_gpu = any(info.name == name and info.on_gpu for info in _backends.list_backends())
+        on_gpu = any(info.name == name and info.on_gpu for info in list_backends())
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu and torch.cuda.is_available() else None
     if on_gpu and device is None:
-        raise _backends.NotAvailable("doctor: needs a torch with CUDA for a backend of GPUs (got one without)")
+        raise NotAvailable("doctor: needs a torch with CUDA for a backend of GPUs (got one without)")
     backend = _backends.backend_named(name, on_gpu, -1 if device is None else device.index)
     return backend.name, device or torch.device("cpu")
 

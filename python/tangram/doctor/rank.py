@@ -28,9 +28,10 @@ def check(case: Case, rows: int, device: torch.device) -> dict[str, tuple[float,
     masks: Mask | list[Mask] = inputs.mask.masks[0] if len(inputs.mask.masks) == 1 else list(inputs.mask.masks)
     key = mask_key(masks, *case.heads, case.dims[0])
     leaves = [x.detach().requires_grad_() for x in (inputs.q, inputs.k, inputs.v)]
-    out, meta = calc_attn(*(dispatch(x, key) for x in leaves), key)
+    q, k, v = (dispatch(x, key) for x in leaves)
+    out, meta = calc_attn(q, k, v, key)
     whole = undispatch(out, key)
-    whole.backward(inputs.dout)
+    torch.autograd.backward(whole, inputs.dout)
     lse = undispatch(meta.lse, key)
     want = _reference.attention(inputs.q, inputs.k, inputs.v, inputs.cells, inputs.dout)
     grads = []
