@@ -4,6 +4,7 @@
 // Which attention backends exist, which of them this machine can run, and how to make one.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -37,6 +38,24 @@ struct AttnBackendInfo {
 
 /// Every backend of this build, best first.
 std::vector<AttnBackendInfo> list_attn_backends();
+
+/// A GPU that CUDA sees, and the backend of calls with tensors in its memory that name none.
+struct GpuInfo {
+  int device = 0;
+  std::string name;
+  int major = 0;  ///< of the compute capability
+  int minor = 0;
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0;
+  int shared_memory_kb = 0;  ///< that a thread block can have
+  /// Empty: none runs on it.
+  std::string backend;
+  /// What of it runs there (machine code or PTX, which tiles), and why better ones do not.
+  std::string reason;
+};
+
+/// Every GPU of this process, by number; none in builds without GPU code. Initialises CUDA on each; never throws.
+std::vector<GpuInfo> list_gpus();
 
 /// The best backend of this build whose tensors lie there, whether or not it can run here; empty: there is none.
 std::string best_attn_backend(MemoryKind memory);

@@ -193,7 +193,24 @@ void bind_backends(nb::module_& m) {
         return fmt::format("AttnBackendInfo(name='{}', available={}, detail='{}')", self.name,
                            self.available ? "True" : "False", self.detail);
       });
-  m.def("list_backends", &list_attn_backends, "Every attention backend of this build, best first.");
+  m.def(
+      "list_backends",
+      [](int device) {
+        const DeviceScope scope(device);
+        return list_attn_backends();
+      },
+      "device"_a = -1,
+      "Every attention backend of this build, best first, as GPU `device` can run them (-1: the current one).");
+  nb::class_<GpuInfo>(m, "GpuInfo", "A GPU that CUDA sees, and the backend of calls there that name none.")
+      .def_ro("device", &GpuInfo::device)
+      .def_ro("name", &GpuInfo::name)
+      .def_prop_ro("compute_capability", [](const GpuInfo& self) { return std::pair(self.major, self.minor); })
+      .def_ro("multiprocessors", &GpuInfo::multiprocessors)
+      .def_ro("memory_bytes", &GpuInfo::memory_bytes)
+      .def_ro("shared_memory_kb", &GpuInfo::shared_memory_kb, "That a thread block can have.")
+      .def_ro("backend", &GpuInfo::backend, "Empty: none runs on it.")
+      .def_ro("reason", &GpuInfo::reason, "What of it runs there, and why better ones do not.");
+  m.def("list_gpus", &list_gpus, "Every GPU of this process, by number; none in builds without GPU code.");
   nb::class_<Backend>(m, "Backend", "Attention on one device.")
       .def(nb::new_([](const std::string& name, int num_threads, int device) {
              return Backend::make(name, num_threads, device);

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 from ._core import Backend, list_backends
 from .errors import InvalidArgument, NotAvailable
@@ -12,37 +13,51 @@ from .errors import InvalidArgument, NotAvailable
 _backends: dict[tuple[str, int], Backend] = {}
 
 
-def default_backend(on_gpu: bool) -> str:
-    """The best backend for tensors in that memory."""
-    wanted = [info.name for info in list_backends() if info.available and info.on_gpu == on_gpu]
+def default_backend(on_gpu: bool, device: int = -1) -> str:
+    """The best backend for tensors in that memory, of that GPU (-1: the current one)."""
+    infos = list_backends(device)
+    wanted = [info.name for info in infos if info.available and info.on_gpu == on_gpu]
     if not wanted:
-        listed = ", ".join(f"{info.name} ({info.detail})" for info in list_backends())
+        listed = ", ".join(f"{info.name} ({info.detail})" for info in infos)
         memory = "CUDA" if on_gpu else "host"
-        raise NotAvailable(f"flex_flash_attn_func: no backend of this build computes in {memory} memory (got {listed})")
+        raise NotAvailable(
+            f"flex_flash_attn_func: no backend of this build computes in {memory} memory{_of_rocm()} (got {listed})"
+        )
     return wanted[0]
 
 
 @functools.cache
 def float32_backend(device: int) -> str | None:
     """The best backend of that GPU that computes float32; None: there is none."""
-    for name in gpu_backends():
+    for name in gpu_backends(device):
         if backend_named(name, True, device).takes("float32"):
             return name
     return None
 
 
-_default_names: dict[bool, str] = {}
+def _of_rocm() -> str:
+    """What torch for AMD GPUs calls CUDA is none."""
+    torch = sys.modules.get("torch")
+    hip = getattr(getattr(torch, "version", None), "hip", None)
+    return (
+        f", and none on AMD GPUs (torch is for ROCm {hip}): compute on the CPU, move tensors by .cpu()" if hip else ""
+    )
 
 
-def gpu_backends() -> list[str]:
-    """Names of the backends of GPU memory that can run here, best first."""
-    return [info.name for info in list_backends() if info.available and info.on_gpu]
+_default_names: dict[tuple[bool, int], str] = {}
+"""By memory and GPU: a machine may have several kinds."""
+
+
+def gpu_backends(device: int = -1) -> list[str]:
+    """Names of the backends of GPU memory that the GPU (-1: the current one) can run, best first."""
+    return [info.name for info in list_backends(device) if info.available and info.on_gpu]
 
 
 def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
     """One backend of that name for each GPU (`device`), since masks are prepared in its memory."""
     if name is None:
-        name = _default_names.get(on_gpu) or _default_names.setdefault(on_gpu, default_backend(on_gpu))
+        memory = (on_gpu, device if on_gpu else -1)
+        name = _default_names.get(memory) or _default_names.setdefault(memory, default_backend(*memory))
     backend = _backends.get((name, device))
     if backend is None:
         names = [info.name for info in list_backends()]

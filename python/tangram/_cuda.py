@@ -16,6 +16,15 @@ HOST_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
 """Which no kernel for GPUs takes: tensors are copied to the host, and results back."""
 
 
+def require_known_memory(function: str, tensor: Tensor) -> None:
+    """Refuses tensors of devices that no backend computes on: of Apple, Intel and others."""
+    if tensor.device.type not in ("cpu", "cuda", "meta"):
+        raise InvalidArgument(
+            f"{function}: tensors must lie in host memory or in that of an NVIDIA GPU: move them by .cpu() "
+            f"(got device={tensor.device})"
+        )
+
+
 def device_of(tensor: Tensor) -> int:
     """The GPU of the tensor, -1 for host memory."""
     return tensor.get_device()

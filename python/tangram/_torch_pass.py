@@ -64,6 +64,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, *of_batches: st
             "flex_flash_attn_func: q, k and v must share one dtype of float32, bfloat16, float16"
             f" (got q={q.dtype}, k={k.dtype}, v={v.dtype}){dtype_remedy(q.dtype, k.dtype, v.dtype)}"
         )
+    _cuda.require_known_memory("flex_flash_attn_func", q)
     if k.device != q.device or v.device != q.device or (sink is not None and sink.device != q.device):
         raise InvalidArgument(
             "flex_flash_attn_func: q, k, v and sink must lie on one device "

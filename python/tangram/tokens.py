@@ -101,5 +101,5 @@ def check_token_errors(device: int = -1) -> None:
     """Raises InvalidArgument, once, for lists that a GPU (-1: the current one) has refused, as far as the host knows.
     Synchronize a stream first to include all work put on it. Does nothing where there is no such GPU."""
     with Named("check_token_errors"):
-        for name in gpu_backends():
+        for name in gpu_backends(device):
             _core.check_token_errors(backend_named(name, True, device))

@@ -3,13 +3,18 @@
 
 // `tangram doctor`: what this machine has, what will be used, and why not the rest.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "cli/exit_code.hpp"
 #include "cli/gpu/gpu_step.hpp"
@@ -25,6 +30,7 @@
 #include "tangram/backends.hpp"
 #include "tangram/dtype.hpp"
 #include "tangram/env.hpp"
+#include "tangram/error.hpp"
 #include "tangram/mpi_group.hpp"
 #include "tangram/version.hpp"
 
@@ -77,6 +83,18 @@ std::vector<Finding> attention_backends() {
   return found;
 }
 
+std::vector<Finding> gpu_backends() {
+  std::vector<Finding> found;
+  for (const GpuInfo& gpu : list_gpus()) {
+    const std::string backend = gpu.backend.empty() ? "no backend" : gpu.backend;
+    found.push_back(
+        {fmt::format("gpu {}", gpu.device), !gpu.backend.empty(),
+         fmt::format("{}, compute capability {}.{}: {} ({})", gpu.name, gpu.major, gpu.minor, backend, gpu.reason)});
+  }
+  if (found.empty()) found.push_back({"gpu", false, "none that CUDA sees: ranks and attention on the CPU, and plans"});
+  return found;
+}
+
 std::string section(const char* title, const std::vector<Finding>& findings) {
   std::string text = fmt::format("\n{}\n", title);
   for (const Finding& finding : findings) {
@@ -93,11 +111,27 @@ nlohmann::json findings_json(const std::vector<Finding>& findings) {
   return list;
 }
 
+nlohmann::json gpus_json() {
+  nlohmann::json list = nlohmann::json::array();
+  for (const GpuInfo& gpu : list_gpus()) {
+    list.push_back({{"device", gpu.device},
+                    {"name", gpu.name},
+                    {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)},
+                    {"multiprocessors", gpu.multiprocessors},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"shared_memory_kb", gpu.shared_memory_kb},
+                    {"backend", gpu.backend},
+                    {"reason", gpu.reason}});
+  }
+  return list;
+}
+
 std::string doctor_text() {
   const CpuInfo cpu = probe_cpu();
   std::string text = fmt::format("tangram {}\n\ncpu\n  {}, {} cores\n  instructions: {}\n", kVersion, cpu.name,
                                  cpu.num_cores, joined(cpu.features));
   text += section("devices and libraries", libraries());
+  text += section("backend of each GPU", gpu_backends());
   text += section("attention (first available is used)", attention_backends());
   text += section("communication", transports());
   text += "\nenvironment\n";
@@ -118,6 +152,7 @@ nlohmann::json doctor_json() {
   return {{"version", kVersion},
           {"cpu", {{"name", cpu.name}, {"cores", cpu.num_cores}, {"features", cpu.features}}},
           {"devices", findings_json(libraries())},
+          {"gpus", gpus_json()},
           {"attention", findings_json(attention_backends())},
           {"communication", findings_json(transports())},
           {"environment", variables}};
@@ -130,6 +165,8 @@ struct DoctorVerbOptions {
   std::string head_dims;        // empty: 64,128, or all that GPUs have kernels of
   std::optional<int64_t> rows;  // none: 2048, or 16384 of GPUs
   int64_t num_gpus = 0;         // 0: measure what computes on the CPU
+  bool run = false;             // by the Python package
+  std::string report, backend;
 };
 
 MeasureOptions measure_options(const DoctorVerbOptions& options) {
@@ -199,6 +236,30 @@ int measure_main(const DoctorVerbOptions& options, const MeasureOptions& measure
   return kOk;
 }
 
+// The checks are in the package, which users of wheels have without this program; float64 and CUDA graphs are torch's.
+constexpr const char* kPython = "python3";
+constexpr const char* kRunChecks = R"python(import sys
+try:
+    from tangram.doctor.__main__ import main
+except ModuleNotFoundError as error:
+    print(f"tangram: doctor --run: needs the Python package, see docs/guide/install.md ({error})", file=sys.stderr)
+    sys.exit(3)
+sys.exit(main(sys.argv[1:]))
+)python";
+
+// Returns only where there is no Python.
+void run_checks(const DoctorVerbOptions& options) {
+  std::vector<std::string> words = {kPython, "-c", kRunChecks, "--run"};
+  for (const auto& [name, value] : {std::pair("--report", options.report), std::pair("--backend", options.backend)}) {
+    if (!value.empty()) words.insert(words.end(), {name, value});
+  }
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execvp(kPython, arguments.data());
+  throw NotAvailable(fmt::format("doctor --run: needs {} on the path (got {})", kPython, std::strerror(errno)));
+}
+
 int doctor_main(const DoctorVerbOptions& options) {
   Env::get();  // refuses variables that mean nothing, with exit code 2
   if (!options.measure.empty()) {
@@ -207,6 +268,7 @@ int doctor_main(const DoctorVerbOptions& options) {
     const MeasureOptions measure = measure_options(options);
     return run_on_ranks(step, [&](Communicator* control) { return measure_main(options, measure, control); });
   }
+  if (options.run) run_checks(options);
   require(options.num_gpus == 0, "--gpus: goes with --measure (got {})", options.num_gpus);
   const std::string text = options.json ? doctor_json().dump(2) + "\n" : doctor_text();
   print_text(text);
@@ -219,10 +281,17 @@ Verb add_doctor_verb(CLI::App& app) {
   auto options = std::make_shared<DoctorVerbOptions>();
   CLI::App* verb = app.add_subcommand("doctor", "Show what this machine has and what will be used; measure it");
   verb->add_flag("--json", options->json, "print JSON instead of text");
-  const std::string group = "Measuring";
+  std::string group = "Checking";
   const auto add = [&](const char* name, auto& value, const std::string& help, const char* type) {
     verb->add_option(name, value, help)->type_name(type)->group(group);
   };
+  verb->add_flag("--run", options->run,
+                 "check attention against float64 and measure it beside PyTorch, two minutes on a GPU; needs the "
+                 "Python package and torch")
+      ->group(group);
+  add("--report", options->report, "with --run: write what was found as JSON, to be sent in", "FILE");
+  add("--backend", options->backend, "with --run: the backend to check (default: the best here)", "NAME");
+  group = "Measuring";
   add("--measure", options->measure,
       "measure kernels, memory and the transport, and add the constants to this file; under mpirun that of MPI, else "
       "that of threads",
@@ -239,15 +308,20 @@ Verb add_doctor_verb(CLI::App& app) {
           ->type_name("N")
           ->group(group);
   require_whole_number(*gpus, 1);
-  return {
-      verb,
-      [options, verb] {
-        for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
-          require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
-        }
-        return doctor_main(*options);
-      },
-      {"tangram doctor", "tangram doctor --measure machine.json", "tangram doctor --measure machine.json --gpus 2"}};
+  return {verb,
+          [options, verb] {
+            for (const char* name : {"--dtypes", "--head-dims", "--rows"}) {
+              require(verb->count(name) == 0 || !options->measure.empty(), "{}: goes with --measure", name);
+            }
+            for (const char* name : {"--report", "--backend"}) {
+              require(verb->count(name) == 0 || options->run, "{}: goes with --run", name);
+            }
+            require(!options->run || (!options->json && options->measure.empty()),
+                    "--run: goes without --json and --measure; --report FILE writes JSON");
+            return doctor_main(*options);
+          },
+          {"tangram doctor", "tangram doctor --run --report report.json", "tangram doctor --measure machine.json",
+           "tangram doctor --measure machine.json --gpus 2"}};
 }
 
 }  // namespace tangram::cli

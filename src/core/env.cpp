@@ -23,6 +23,7 @@ constexpr const char* kBatchCopies = "TANGRAM_BATCH_COPIES";
 constexpr const char* kSecret = "TANGRAM_SECRET";
 constexpr const char* kAddress = "TANGRAM_ADDRESS";
 constexpr const char* kNodeId = "TANGRAM_NODE_ID";
+constexpr const char* kSm80SharedKb = "TANGRAM_SM80_SHARED_KB";
 constexpr const char* kNcclLibrary = "TANGRAM_NCCL_LIBRARY";
 
 constexpr double kMinTimeout = 1e-3;
@@ -158,6 +159,7 @@ std::vector<Env::Variable> Env::list() {
       variable(kNumThreads, "0", "threads of the CPU backend; 0: one per core"),
       variable(kSanityCheck, kSanityCheckDefault ? "1" : "0", "poison rows that were not received, check for NaN"),
       variable(kCpuIsa, "", "instruction set of the CPU backend: baseline, avx2, avx512, avx512_bf16; empty: the best"),
+      variable(kSm80SharedKb, "", "most KB of shared memory a block for backend sm80, for tests; empty: the GPU's"),
       variable(kProfile, "0", "name kernels and transfers with NVTX ranges"),
       variable(kBatchCopies, "1", "Python's groups of GPUs: all copies of a stage in one call"),
       secret,

@@ -3,6 +3,8 @@
 
 #include "tangram/dist_attention.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "core/require.hpp"
@@ -74,6 +76,9 @@ class DistAttention::Impl {
     } else {
       check_for_all(control, control.size() > 1, check_all);
       agree_on_plan(control, context.fingerprint);
+      if (memory == MemoryKind::kDevice) {
+        control.require_agreement(options, fmt::format("DistAttention: options, backend {}", backend.name()));
+      }
     }
   }
 };

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <optional>
 
+#include "core/options_word.hpp"
 #include "core/require.hpp"
 #include "plan/program/emit.hpp"
 #include "tangram/flex_attention.hpp"
@@ -168,12 +169,11 @@ void agree_on_call(Communicator& communicator, const CallFingerprint& call) {
 uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend& backend) {
   Hasher hasher;
   const AttnCaps caps = backend.caps();
-  for (const char letter : caps.name) hasher.add(static_cast<uint64_t>(letter));
   const std::array values = {static_cast<int64_t>(options.forward), static_cast<int64_t>(options.backward),
                              int64_t{options.with_backward},        int64_t{options.max_kept},
                              int64_t{caps.max_ready_flags},         int64_t{caps.local_kv_halo}};
   for (const int64_t value : values) hasher.add(static_cast<uint64_t>(value));
-  return hasher.value();
+  return options_word(caps.name, hasher.value());
 }
 
 void check_plan(const Plan& plan, int size) {

@@ -260,7 +260,12 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   return count(counts.device_queries);
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
-  *value = which == cudaDevAttrMultiProcessorCount ? 132 : which == cudaDevAttrL2CacheSize ? 50 << 20 : 9;
+  switch (which) {
+    case cudaDevAttrMultiProcessorCount: *value = 132; break;
+    case cudaDevAttrL2CacheSize: *value = 50 << 20; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 227 << 10; break;
+    default: *value = 9;
+  }
   return count(counts.device_queries);
 }
 cudaError_t cudaGetLastError() { return cudaSuccess; }

@@ -148,7 +148,7 @@ def _stays_on_gpu(q: Tensor, k: Tensor, v: Tensor, indices: Tensor) -> bool:
     if not all(x.is_cuda and x.ndim == 3 for x in tensors) or q.dtype not in (torch.bfloat16, torch.float16):
         return False
     backend = env.backend or _settings.chosen.backend
-    return backend in (None, *gpu_backends()) and not refusal(q, k, v, indices, backend)
+    return backend in (None, *gpu_backends(q.get_device())) and not refusal(q, k, v, indices, backend)
 
 
 def _after_types(values: Sequence[Any]) -> Sequence[str]:

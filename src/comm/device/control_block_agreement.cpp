@@ -13,6 +13,7 @@
 
 #include "comm/fingerprint_text.hpp"
 #include "core/interrupt.hpp"
+#include "core/options_word.hpp"
 #include "tangram/error.hpp"
 
 namespace tangram::comm {
@@ -95,9 +96,17 @@ std::string ControlBlockAgreement::difference(const AgreementRecord& own, int pe
     return fmt::format("DistAttention: mask, config and dispatch must be equal on every rank: {}", text);
   }
   if (own.options == other.options) return {};
+  const uint64_t options[] = {is_first ? own.options : other.options, is_first ? other.options : own.options};
+  const std::string backends[] = {backend_of_word(options[0]), backend_of_word(options[1])};
+  if (backends[0] != backends[1]) {
+    return fmt::format(
+        "DistAttention: every rank must use the same backend, pass one that all GPUs of the group have "
+        "(got rank {}: {}; rank {}: {})",
+        ranks[0], backends[0], ranks[1], backends[1]);
+  }
   return fmt::format(
       "DistAttention: options and backends must be alike on every rank (got rank {}: {:x}; rank {}: {:x})", ranks[0],
-      is_first ? own.options : other.options, ranks[1], is_first ? other.options : own.options);
+      options[0], ranks[1], options[1]);
 }
 
 void ControlBlockAgreement::look() {

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "core/options_word.hpp"
 #include "tangram/error.hpp"
 #include "tangram/local_group.hpp"
 
@@ -101,6 +102,12 @@ TEST(ControlBlockAgreement, OptionsAndRefusals) {
     const auto rank = static_cast<uint64_t>(control.rank());
     EXPECT_THAT(error_of(agreement, [&] { agreement.agree(fingerprint_of(1), rank + 10); }),
                 HasSubstr("options and backends must be alike on every rank (got rank 0: a; rank 1: b)"));
+  });
+  on_control_blocks(2, [](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
+    const char* backend = control.rank() == 0 ? "sm90" : "sm80";
+    EXPECT_THAT(error_of(agreement, [&] { agreement.agree(fingerprint_of(1), options_word(backend, 7)); }),
+                HasSubstr("must use the same backend, pass one that all GPUs of the group have (got rank 0: sm90; rank "
+                          "1: sm80)"));
   });
   on_control_blocks(2, [](Communicator& control, HostControlBlock&, ControlBlockAgreement& agreement) {
     const auto call = [&] {

@@ -17,8 +17,10 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "attn/sm80/sm80_backend.hpp"
 #include "comm/nccl/shared_buffer.hpp"
 #include "plan/program/arena.hpp"
 #include "plan/program/emit.hpp"
@@ -289,6 +291,37 @@ TEST(NewKeys, AMaskThatNeedsMoreMemoryOnOneRankAlone) {
 TEST(NewKeys, OptionsThatDiffer) {
   expect_error(2, "options and backends must be alike on every rank (got rank 0: ", [&](Ranks::Rank& rank) {
     return make_key(rank, counted::make_pack_plan(2, 2, 8192, 8), {.with_backward = rank.control.rank() == 0});
+  });
+}
+
+// GPUs of different kinds: programs depend on the backend.
+TEST(NewKeys, RanksWithDifferentBackendsAreToldTheirNames) {
+  const Sm80Backend other;
+  const auto make = [&](Ranks::Rank& rank) {
+    const auto plan = counted::make_pack_plan(2, 2, 8192, 8);
+    if (rank.control.rank() == 0) return make_key(rank, plan);
+    return std::make_unique<DistAttention>(plan, rank.communicator, other);
+  };
+  expect_error(
+      2, "must use the same backend, pass one that all GPUs of the group have (got rank 0: sm90; rank 1: sm80)", make);
+  Ranks(2, true).run([&](Ranks::Rank& rank) {  // who meet
+    EXPECT_THAT(error_of(rank, [&] { return make(rank); }), HasSubstr("backend sm90"));
+  });
+}
+
+// An A100 beside an RTX 4090: other tiles, and the same programs.
+TEST(NewKeys, GpusOfOneBackendMayHaveDifferentTiles) {
+  const Sm80Backend large;
+  setenv("TANGRAM_SM80_SHARED_KB", "99", 1);
+  const Sm80Backend small;
+  unsetenv("TANGRAM_SM80_SHARED_KB");
+  const AttnShape shape{128, 128, 4, 1, 128, 128, DType::kBFloat16};
+  const TileShape of_large = large.kernel_table(shape).backward, of_small = small.kernel_table(shape).backward;
+  ASSERT_NE(std::pair(of_large.block_m, of_large.block_n), std::pair(of_small.block_m, of_small.block_n));
+  Ranks(2).run([&](Ranks::Rank& rank) {
+    const AttnBackend& own = rank.control.rank() == 0 ? large : small;
+    const DistAttention key(counted::make_pack_plan(2, 2, 8192, 8), rank.communicator, own);
+    EXPECT_NO_THROW(rank.communicator.check());
   });
 }
 
