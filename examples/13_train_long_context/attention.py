@@ -15,7 +15,7 @@ from typing import Any
 import rivals
 import torch
 import torch.distributed as dist
-from data import Batch
+from data import Batch, Refused
 from model import Shape
 from torch import Tensor
 
@@ -61,11 +61,11 @@ class Dense(System):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         if self.ranks > 1:
-            raise ValueError(f"attention: dense needs one process (got {self.ranks} ranks); choose another system")
+            raise Refused(f"attention: dense needs one process (got {self.ranks} ranks); choose another system")
 
     def prepare(self, batch: Batch, windows: set[int | None]) -> Prepared:
         if batch.num_rows > DENSE_ROWS:
-            raise ValueError(f"attention: dense takes {DENSE_ROWS} rows at most (got {batch.num_rows})")
+            raise Refused(f"attention: dense takes {DENSE_ROWS} rows at most (got {batch.num_rows})")
         row = torch.arange(batch.num_rows, device=self.device)
         start = (row.cpu() - batch.positions).to(self.device)
         visible = {}
@@ -92,7 +92,7 @@ class Tangram(System):
         super().__init__(*args)
         strategy = self.name.partition(":")[2] or "tangram"
         if strategy not in STRATEGIES:
-            raise ValueError(f"attention: strategy must be of {STRATEGIES} (got {self.name!r})")
+            raise Refused(f"attention: strategy must be of {STRATEGIES} (got {self.name!r})")
         self.config = tangram.DistAttnConfig(strategy=strategy)
         self.heads = (self.shape.heads, self.shape.heads_kv, self.shape.head_dim)
         self._keys: list[Any] = []
@@ -145,7 +145,7 @@ class Ulysses(System):
         super().__init__(*args)
         heads, heads_kv = self.shape.heads, self.shape.heads_kv
         if heads % self.ranks or (heads_kv % self.ranks and self.ranks % heads_kv):
-            raise ValueError(
+            raise Refused(
                 f"attention: {self.name} needs heads that divide over the ranks "
                 f"(got heads={heads}, heads_kv={heads_kv}, ranks={self.ranks}); run fewer ranks, or --attention tangram"
             )
@@ -228,7 +228,7 @@ class TorchRing(Gather):
 
     def prepare(self, batch: Batch, windows: set[int | None]) -> Prepared:
         if len(batch.borders) > 2 or windows != {None}:
-            raise ValueError(
+            raise Refused(
                 "attention: torch_ring knows causal masks alone, neither documents nor windows "
                 f"(got {len(batch.borders) - 1} documents, windows {windows}); use --mask causal"
             )
@@ -259,13 +259,13 @@ def missing(name: str, device: torch.device) -> str | None:
 
 
 def make_system(name: str, shape: Shape, device: torch.device, deterministic: bool = False) -> System:
-    """Raises ValueError for a name that is unknown, or a system that is not installed, with the package to install."""
+    """Raises Refused for a name that is unknown, or a system that is not installed, with the package to install."""
     kind = SYSTEMS.get(name.partition(":")[0])
     if kind is None:
-        raise ValueError(f"attention: must be one of {', '.join(SYSTEMS)} or tangram:STRATEGY (got {name!r})")
+        raise Refused(f"attention: must be one of {', '.join(SYSTEMS)} or tangram:STRATEGY (got {name!r})")
     package = missing(name, device)
     if package is not None:
-        raise ValueError(f"attention: {name} needs a package that is not installed: pip install {package}")
+        raise Refused(f"attention: {name} needs a package that is not installed: pip install {package}")
     return kind(name, shape, device, deterministic)
 
 

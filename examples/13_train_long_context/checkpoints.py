@@ -5,9 +5,11 @@ checkpoint is whole. Shards are read by any number of ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem
 
 PART = ".part"
 SETTINGS = "settings.json"
@@ -41,14 +44,17 @@ def save(folder: Path, step: int, state: dict[str, Any], settings: dict[str, Any
     """
     path = path_of(folder, step)
     part = path.with_suffix(PART)
-    error = ""
+    error, files = "", _Files()
+    writer = dcp.FileSystemWriter(part, single_file_per_rank=True, sync_files=True, overwrite=True)
     try:
         _on_first_rank(lambda: _begin(part, settings))
-        writer = dcp.FileSystemWriter(part, single_file_per_rank=True, sync_files=True, overwrite=True)
+        writer.fs = files
         dcp.save(state, storage_writer=writer)
         _on_first_rank(lambda: _finish(part, path))
     except CheckpointException as failed:
-        error = "; ".join(f"rank {rank}: {_reason(e)}" for rank, e in sorted(failed.failures.items()))
+        reasons: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(reasons, files.error)
+        error = "; ".join(f"rank {rank}: {reasons[rank] or _reason(e)}" for rank, e in sorted(failed.failures.items()))
     except _FirstRankFailed as failed:
         error = f"rank 0: {failed}"
     if error:
@@ -88,6 +94,44 @@ def load(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> int |
             f"load: a checkpoint must be readable (got {reasons}, path={path}); remove it to resume from the one before"
         ) from None
     return steps[-1]
+
+
+class _Files(FileSystem):
+    """Remembers why a file could not be written: torch.save says where instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: str | None = None
+
+    @contextlib.contextmanager
+    def create_stream(self, path: Any, mode: str) -> Iterator[Any]:
+        with self.remembered(), super().create_stream(path, mode) as stream:
+            yield _Stream(stream, self) if "w" in mode else stream
+
+    @contextlib.contextmanager
+    def remembered(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = self.error or _reason(error)
+            raise
+
+
+class _Stream:
+    def __init__(self, stream: Any, files: _Files) -> None:
+        self._stream, self._files = stream, files
+
+    def write(self, data: Any) -> int:
+        with self._files.remembered():
+            count: int = self._stream.write(data)
+        return count
+
+    def flush(self) -> None:
+        with self._files.remembered():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _FirstRankFailed(OSError):

@@ -23,6 +23,10 @@ IGNORED = -100
 PACKS, CAUSAL = "packs", "causal"
 
 
+class Refused(ValueError):
+    """Arguments that do not go together, alike on all ranks."""
+
+
 @dataclass
 class Batch:
     """One step's sequence, whole, in host memory."""
@@ -71,7 +75,7 @@ def borders_of(rows: int, generator: np.random.Generator) -> list[int]:
 def batch_of(step: int, rows: int, kind: str = PACKS, seed: int = 0) -> Batch:
     """The pack of a step: `kind` PACKS, or CAUSAL, which is one document of all rows."""
     if kind not in (PACKS, CAUSAL):
-        raise ValueError(f"batch_of: kind must be {PACKS!r} or {CAUSAL!r} (got kind={kind!r})")
+        raise Refused(f"batch_of: kind must be {PACKS!r} or {CAUSAL!r} (got kind={kind!r})")
     generator = np.random.default_rng([seed, step])
     borders = borders_of(rows, generator) if kind == PACKS else [0, rows]
     text = _text()

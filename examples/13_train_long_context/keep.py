@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from attention import OPERATORS, RIVAL
+from data import Refused
 from report import Timeline
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -118,9 +119,9 @@ class Keeper:
 
     def __init__(self, keep: str, offload: str, device: torch.device) -> None:
         if keep not in KEEPS or offload not in OFFLOADS:
-            raise ValueError(f"Keeper: keep must be of {KEEPS}, offload of {OFFLOADS} (got {keep!r}, {offload!r})")
+            raise Refused(f"Keeper: keep must be of {KEEPS}, offload of {OFFLOADS} (got {keep!r}, {offload!r})")
         if offload == "all" and keep == "none":
-            raise ValueError('Keeper: offload="all" must come with keep="attention" (got keep="none")')
+            raise Refused('Keeper: offload="all" must come with keep="attention" (got keep="none")')
         self.keeps_attention, self.where = keep == "attention", offload
         self.offload = Offload(device) if offload != "none" else None
         self._policy = tangram.checkpoint_policy([RIVAL])

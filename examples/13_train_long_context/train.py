@@ -266,7 +266,7 @@ def main(argv: list[str] | None = None, make_run: Any = Run) -> int:
             shown = {name: round(size / memory.GIB, 2) for name, size in estimate.items()}
             print(f"{memory.parameters_of(run.shape):,} parameters; GiB a rank, estimated: {json.dumps(shown)}", flush=True)
         train(run)
-    except (FloatingPointError, checkpoints.CheckpointError) as error:  # alike on all ranks
+    except (FloatingPointError, checkpoints.CheckpointError, data.Refused) as error:  # alike on all ranks
         peers.close()
         if dist.get_rank() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)

@@ -3,15 +3,25 @@
 """examples/13_train_long_context: every --attention over two ranks has losses and gradients of dense attention in one
 process; runs resume to the same losses; what goes wrong is said, and nothing is lost."""
 
+import csv
 import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from ranks.start import run_script  # noqa: E402
+from ranks.start import SERVER, run_script  # noqa: E402
 
+# FSDP takes longer to import than all else.
+SERVER.set_forkserver_preload(
+    ["torch.distributed", "numpy", "tangram.distributed", "torch.distributed.fsdp", "torch.distributed.checkpoint"]
+)
 CHECKS = Path(__file__).parent / "ranks" / "long_context_checks.py"
+FAULTS = Path(__file__).parent / "ranks" / "long_context_faults.py"
+TRAIN = Path(__file__).resolve().parents[2] / "examples" / "13_train_long_context" / "train.py"
+RUN = "--size toy --tokens 250 --steps 5 --save-every 2 --lr 1e-3 --eps 1e-4".split()
 LONG = os.environ.get("TANGRAM_TEST_LONG", "0") != "0"
 LAYERS = 3
 PACKS, CAUSAL, WINDOW = "--mask,packs", "--mask,causal", "--window,16,--full-every,3"
@@ -58,3 +68,106 @@ def test_every_system_trains_as_dense_attention_in_one_process(tmp_path):
             for name, gradient in wanted["gradients"].items():
                 apart = (ours["gradients"][name] - gradient).norm() / gradient.norm()
                 assert apart < 1e-5, (mask, system, name, apart)
+
+
+def rows_of(folder):
+    with (folder / "steps.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def losses_of(folder):
+    return [(int(row["step"]), float(row["loss"])) for row in rows_of(folder)]
+
+
+def checkpoints_of(folder):
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    """A run of two ranks, five steps, with checkpoints before steps 2 and 4."""
+    folder = tmp_path_factory.mktemp("whole")
+    printed = run_script(TRAIN, *RUN, "--out", folder, ranks=2)
+    assert printed.count("MFU") == 0 and "tokens/s a rank" in printed and "5 documents" in printed, printed
+    assert "estimated" in printed and "peak" in printed
+    assert [step for step, _ in losses_of(folder)] == list(range(5))
+    assert checkpoints_of(folder) == ["step_00000002", "step_00000004"]
+    return folder
+
+
+def before_step_2(whole_run, folder):
+    """The folder as it was when the run had written its first checkpoint."""
+    shutil.copytree(whole_run / "step_00000002", folder / "step_00000002")
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [2, 0, 3] if LONG else [2, 0])
+def test_runs_resume_to_the_same_losses_on_any_number_of_ranks(whole_run, tmp_path, ranks):
+    """On as many ranks the same bits; on others sums are in another order. In one process attention is dense."""
+    folder = before_step_2(whole_run, tmp_path)
+    system = ["--attention", "dense"] if ranks == 0 else []
+    printed = run_script(TRAIN, *RUN, *system, "--out", folder, "--resume", ranks=ranks)
+    assert "resumed before step 2" in printed
+    wanted = losses_of(whole_run)[2:]
+    if ranks == 2:
+        assert losses_of(folder) == wanted
+    else:
+        assert losses_of(folder) == [(step, pytest.approx(loss, rel=1e-5)) for step, loss in wanted]
+
+
+@pytest.mark.parametrize("moments", ["bf16", "host"] if LONG else ["host"])
+def test_moments_of_other_kinds_resume_too(tmp_path, moments):
+    for folder in ("whole", "parts"):
+        (tmp_path / folder).mkdir()
+    options = [*RUN, "--moments", moments]
+    run_script(TRAIN, *options, "--out", tmp_path / "whole", ranks=2)
+    before_step_2(tmp_path / "whole", tmp_path / "parts")
+    run_script(TRAIN, *options, "--out", tmp_path / "parts", "--resume", ranks=2)
+    assert losses_of(tmp_path / "parts") == losses_of(tmp_path / "whole")[2:]
+
+
+def test_other_settings_are_refused_by_name(whole_run, tmp_path):
+    folder = before_step_2(whole_run, tmp_path)
+    printed = run_script(TRAIN, *RUN, "--lr", "0.5", "--out", folder, "--resume", status=1)
+    assert "a run must resume with the settings it had (got lr=0.5, written with 0.001" in printed, printed
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_full_disk_leaves_the_checkpoint_before(whole_run, tmp_path, rank):
+    printed = run_script(FAULTS, "full_disk", 4, rank, *RUN, "--out", tmp_path, ranks=2, status=1)
+    assert f"a checkpoint must be written whole (got rank {rank}: " in printed, printed
+    assert "File too large" in printed and "step_00000002 stays the last one: free space" in printed, printed
+    assert checkpoints_of(tmp_path) == ["step_00000002"]
+    run_script(TRAIN, *RUN, "--out", tmp_path, "--resume", ranks=2)
+    assert losses_of(tmp_path)[-3:] == losses_of(whole_run)[2:]
+
+
+def test_a_loss_that_is_not_finite_is_named_before_anything_changes(tmp_path):
+    printed = run_script(FAULTS, "nan", 1, 1, *RUN, "--out", tmp_path, ranks=2, status=1)
+    assert "loss and gradient must be finite (got loss=nan on rank 1, step=1)" in printed, printed
+    assert all(f"rank {rank}: nothing has changed" in printed for rank in (0, 1)), printed
+    assert [step for step, _ in losses_of(tmp_path)] == [0]
+
+
+@pytest.mark.parametrize("rank", [0, 2] if LONG else [0])
+def test_ranks_exit_with_the_name_of_one_that_was_killed(whole_run, tmp_path, rank):
+    """Rank 0 also holds the store of torch.distributed."""
+    status = [-signal.SIGKILL if each == rank else 17 for each in range(3)]
+    printed = run_script(FAULTS, "kill", 3, rank, *RUN, "--out", tmp_path, ranks=3, status=status)
+    others = [each for each in range(3) if each != rank]
+    for each in others:
+        assert f"train: rank {rank} is gone; rank {each} exits (in step 3)" in printed, printed
+    assert checkpoints_of(tmp_path) == ["step_00000002"]
+    run_script(TRAIN, *RUN, "--out", tmp_path, "--resume", ranks=2)
+    assert losses_of(tmp_path)[-3:] == [(step, pytest.approx(loss, rel=1e-5)) for step, loss in losses_of(whole_run)[2:]]
+
+
+def test_systems_refuse_what_they_cannot_do_by_name():
+    packs = [*RUN, "--save-every", 0]
+    printed = run_script(TRAIN, *packs, "--attention", "torch_ring", ranks=2, status=1)
+    assert "torch_ring knows causal masks alone, neither documents nor windows" in printed, printed
+    assert "Traceback" not in printed
+    printed = run_script(TRAIN, *packs, "--attention", "ulysses_fa4", ranks=3, status=1)
+    assert "ulysses_fa4 needs heads that divide over the ranks (got heads=4, heads_kv=2, ranks=3)" in printed, printed
+    printed = run_script(TRAIN, *packs, "--keep", "none", "--offload", "all", status=1)
+    assert 'offload="all" must come with keep="attention"' in printed and "Traceback" not in printed, printed
