@@ -32,7 +32,7 @@ class Shape:
 
 
 SHAPES = {
-    "toy": Shape(64, 3, 4, 2, 16, 96, 256),  # for tests: bytes are tokens
+    "toy": Shape(64, 2, 4, 2, 16, 96, 256),  # for tests: bytes are tokens
     "10M": Shape(256, 8, 4, 2, 64, 768, 8192),
     "1B-d64": Shape(2048, 18, 32, 8, 64, 7168, 151_936),
     "1B": Shape(2048, 20, 16, 8, 128, 6144, 151_936),
