@@ -101,7 +101,7 @@ class Piece:
                 try:
                     code = process.wait(NAMED_WITHIN_S)
                 except subprocess.TimeoutExpired:
-                    fail(f"rank {rank} has not noticed within {NAMED_WITHIN_S:g} s that rank {victim} is gone\n{self.said()}")
+                    fail(f"rank {rank} did not notice in {NAMED_WITHIN_S:g} s that {victim} is gone\n{self.said()}")
                 if rank != victim and (
                     code != EXIT_PEER_GONE or f"train: rank {victim} is gone" not in self.logs[rank].read_text()
                 ):
@@ -158,8 +158,8 @@ def main() -> None:
                 if max(values) - min(values) > SAME[arguments.device] * abs(values[0]):
                     fail(f"step {step} had losses {values} before and after a rank was killed")
             print(
-                f"piece {pieces}: {status['steps']} steps, {status['checks']} layers compared, rank {victim} killed and "
-                f"named; {len(again)} steps ran again with the losses they had; {time.monotonic() - begin:.0f} s",
+                f"piece {pieces}: {status['steps']} steps, {status['checks']} layers compared, rank {victim} killed "
+                f"and named; {len(again)} steps ran again with the losses they had; {time.monotonic() - begin:.0f} s",
                 flush=True,
             )
         if pieces > 1 and not again:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import kernels
 import rivals
 import torch
 import torch.distributed as dist
@@ -115,7 +116,9 @@ class Tangram(System):
 
     def prepare_ahead(self, batch: Batch, windows: set[int | None]) -> None:
         if self.ranks > 1:
-            tangram.mask_key_async(next(iter(_masks(batch, windows).values())), *self.heads, dist_attn_config=self.config)
+            tangram.mask_key_async(
+                next(iter(_masks(batch, windows).values())), *self.heads, dist_attn_config=self.config
+            )
 
     def remote_rows(self) -> int:
         return max((key.plan.ranks[self.rank].remote_kv_rows for key in self._keys), default=0)
@@ -156,11 +159,11 @@ class Ulysses(System):
         borders = _filled(batch.borders, per_rank * self.ranks)
         rows = torch.arange(self.rank * per_rank, (self.rank + 1) * per_rank)
         rows[rows >= batch.num_rows] = -1
-        segments = rivals.Segments.of_documents(borders)
+        segments = kernels.Segments.of_documents(borders)
         heads = (self.shape.heads // self.ranks, max(self.shape.heads_kv // self.ranks, 1), self.shape.head_dim)
         attend = {}
         for window in windows:
-            core = rivals.kernel(self.kernel, segments, window, heads, self.device, self.deterministic)
+            core = kernels.make_kernel(self.kernel, segments, window, heads, self.device, self.deterministic)
             attend[window] = self._attend(rivals.register(core))
         return Prepared(rows, attend)
 
@@ -199,7 +202,7 @@ class Gather(System):
         for window in windows:
             cores = []
             for queries, keys, segments in calls:
-                core = rivals.kernel("fa4", segments, window, heads, self.device, self.deterministic)
+                core = kernels.make_kernel("fa4", segments, window, heads, self.device, self.deterministic)
                 cores.append((queries, keys, rivals.register(core)))
             attend[window] = self._attend(cores, permutation)
         return Prepared(rows, attend)
@@ -236,7 +239,7 @@ class TorchRing(Gather):
             return super().prepare(batch, windows)
         rows, _, _ = rivals.zigzag(batch.borders, self.rank, self.ranks)
         self.gathered = 2 * len(rows)  # a rank's, and those that come
-        core = self.core = self.core or rivals.register(rivals.RingKernel(self.ranks))
+        core = self.core = self.core or rivals.register(kernels.RingKernel(self.ranks))
         return Prepared(rows, {None: lambda q, k, v: rivals.attend(q, k, v, core)})
 
 
@@ -255,7 +258,7 @@ def missing(name: str, device: torch.device) -> str | None:
     """What is not installed that the system needs on the device; None: nothing. CPUs have a fallback for each."""
     if device.type != "cuda" or name.startswith(("tangram", "dense", "torch_ring")):
         return None
-    return rivals.missing_package("flex" if name == "ulysses_flex" else "fa4")
+    return kernels.missing_package("flex" if name == "ulysses_flex" else "fa4")
 
 
 def make_system(name: str, shape: Shape, device: torch.device, deterministic: bool = False) -> System:

@@ -83,9 +83,15 @@ def load(folder: Path, state: dict[str, Any], settings: dict[str, Any]) -> int |
         return None
     path = path_of(folder, steps[-1])
     wrote = json.loads((path / SETTINGS).read_text())
-    differ = [f"{name}={settings[name]!r}, written with {wrote.get(name)!r}" for name in settings if wrote.get(name) != settings[name]]
+    differ = [
+        f"{name}={settings[name]!r}, written with {wrote.get(name)!r}"
+        for name in settings
+        if wrote.get(name) != settings[name]
+    ]
     if differ:
-        raise CheckpointError(f"load: a run must resume with the settings it had (got {'; '.join(differ)}, path={path})")
+        raise CheckpointError(
+            f"load: a run must resume with the settings it had (got {'; '.join(differ)}, path={path})"
+        )
     try:
         dcp.load(state, checkpoint_id=path)
     except CheckpointException as failed:

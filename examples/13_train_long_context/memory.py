@@ -78,7 +78,9 @@ def estimate(shape: Shape, setting: Setting) -> dict[str, float]:
     parts["work"] = max(phases["loss"], phases["layer"])
     # Gradients grow while inputs and kept attention are freed.
     freed = parts["layer inputs"] + parts["attention kept"]
-    peak = max(fixed + parts["work"], fixed - freed + phases["ends"], fixed - freed + phases["layer"] + parts["gradients"])
+    peak = max(
+        fixed + parts["work"], fixed - freed + phases["ends"], fixed - freed + phases["layer"] + parts["gradients"]
+    )
     return {
         **parts,
         "peak": peak,

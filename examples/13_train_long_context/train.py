@@ -153,7 +153,9 @@ class Run:
         loss = math.fsum(values) if not wrong else math.nan
         if wrong or not math.isfinite(norm_value):
             self.optimiser.zero_grad()
-            where = f"loss={values[wrong[0]]} on rank {', '.join(map(str, wrong))}" if wrong else f"gradient={norm_value}"
+            where = (
+                f"loss={values[wrong[0]]} on rank {', '.join(map(str, wrong))}" if wrong else f"gradient={norm_value}"
+            )
             raise FloatingPointError(
                 f"train: loss and gradient must be finite (got {where}, step={number}); weights and moments are those "
                 "before this step: resume from the last checkpoint with a smaller --lr, or look at this step's pack"
@@ -264,7 +266,10 @@ def main(argv: list[str] | None = None, make_run: Any = Run) -> int:
         if dist.get_rank() == 0:
             estimate = run.estimate(-(-arguments.tokens // run.ranks))
             shown = {name: round(size / memory.GIB, 2) for name, size in estimate.items()}
-            print(f"{memory.parameters_of(run.shape):,} parameters; GiB a rank, estimated: {json.dumps(shown)}", flush=True)
+            print(
+                f"{memory.parameters_of(run.shape):,} parameters; GiB a rank, estimated: {json.dumps(shown)}",
+                flush=True,
+            )
         train(run)
     except (FloatingPointError, checkpoints.CheckpointError, data.Refused) as error:  # alike on all ranks
         peers.close()

@@ -5,8 +5,11 @@ process; runs resume to the same losses; what goes wrong is said, and nothing is
 
 import csv
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,8 @@ FSDP = ["torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo
 SERVER.set_forkserver_preload(["torch.distributed", "numpy", "tangram.distributed", *FSDP])
 CHECKS = Path(__file__).parent / "ranks" / "long_context_checks.py"
 FAULTS = Path(__file__).parent / "ranks" / "long_context_faults.py"
-TRAIN = Path(__file__).resolve().parents[2] / "examples" / "13_train_long_context" / "train.py"
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = ROOT / "examples" / "13_train_long_context" / "train.py"
 RUN = "--size toy --tokens 250 --steps 4 --save-every 2 --lr 1e-3 --eps 1e-4".split()
 LONG = os.environ.get("TANGRAM_TEST_LONG", "0") != "0"
 LAYERS = 2
@@ -158,7 +162,9 @@ def test_ranks_exit_with_the_name_of_one_that_was_killed(whole_run, tmp_path, ra
         assert f"train: rank {rank} is gone; rank {each} exits (in step 3)" in printed, printed
     assert checkpoints_of(tmp_path) == ["step_00000002"]
     run_script(TRAIN, *RUN, "--out", tmp_path, "--resume", ranks=2)
-    assert losses_of(tmp_path)[-2:] == [(step, pytest.approx(loss, rel=1e-5)) for step, loss in losses_of(whole_run)[2:]]
+    assert losses_of(tmp_path)[-2:] == [
+        (step, pytest.approx(loss, rel=1e-5)) for step, loss in losses_of(whole_run)[2:]
+    ]
 
 
 def test_systems_refuse_what_they_cannot_do_by_name():
@@ -170,3 +176,40 @@ def test_systems_refuse_what_they_cannot_do_by_name():
     assert "ulysses_fa4 needs heads that divide over the ranks (got heads=4, heads_kv=2, ranks=3)" in printed, printed
     printed = run_script(TRAIN, *packs, "--keep", "none", "--offload", "all", status=1)
     assert 'offload="all" must come with keep="attention"' in printed and "Traceback" not in printed, printed
+
+
+def programs_of_the_guide():
+    """The loop of the guide's page as it is after each of the steps."""
+    page = (ROOT / "docs" / "guide" / "long_context_training.md").read_text()
+    program = re.search(r"```py\n(.*?)```", page, flags=re.S)[1]
+    programs = []
+    for text in page.split("\n## ")[1:]:
+        for diff in re.findall(r"```diff\n(.*?)```", text, flags=re.S):
+            lines = diff.splitlines(keepends=True)
+            old, new = ("".join(line[1:] for line in lines if line[0] in kinds) for kinds in (" -", " +"))
+            assert program.count(old) == 1, f"{text.splitlines()[0]}: not once in the program: {old}"
+            program = program.replace(old, new)
+        programs.append(program)
+    return programs
+
+
+def test_the_ten_steps_of_the_guide_keep_the_losses(tmp_path):
+    *programs, last = programs_of_the_guide()
+    assert len(programs) == 10 and last == programs[-1]  # the page's end has no diff
+    found = {}
+    # Rows are dispatched from step 5 on, gradients are those of all ranks from step 8 on.
+    for step in (1, 2, 3, 4, 8, 9, 10) if LONG else (1, 10):
+        script = tmp_path / f"step{step}.py"
+        script.write_text(programs[step - 1])
+        printed = run_script(script, ranks=2 if step > 2 else 0)
+        losses = dict(re.findall(r"step (\d): loss (\S+)", printed))
+        found[step] = [float(losses[str(i)]) for i in range(3)]
+        assert found[step] == pytest.approx(found[1], rel=1e-5), (step, found)
+
+
+@pytest.mark.skipif(not LONG, reason="a minute of steps: make test-long and make soak run them")
+def test_a_minute_of_steps_with_ranks_that_are_killed():
+    command = [sys.executable, str(ROOT / "tools" / "soak.py"), "--seconds", "60", "--piece", "20"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=1200)
+    assert result.returncode == 0, (result.stdout + result.stderr)[-6000:]
+    assert "all as it must be" in result.stdout and "killed and named" in result.stdout

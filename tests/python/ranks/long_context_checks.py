@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "13_train_long_context"))
 
-import rivals
+import kernels
 import torch
 import torch.distributed as dist
 import train
@@ -38,7 +38,7 @@ def measure(case):
     def seen():
         """Gradients of the first step."""
         if not gradients:
-            gradients.update((name, p.grad.full_tensor().clone()) for name, p in run.model.named_parameters())
+            gradients.update((name, p.grad.full_tensor().cpu().clone()) for name, p in run.model.named_parameters())
         return norm()
 
     run.optimiser.gradient_norm = seen
@@ -51,8 +51,8 @@ def measure(case):
 
 def main():
     results, *cases = sys.argv[1:]
-    rivals.Products.forward = counted(rivals.Products.forward)
-    train.start("cpu")
+    kernels.Products.forward = counted(kernels.Products.forward)
+    train.start("cuda" if "cuda" in cases[0] else "cpu")
     found = {case: measure(case) for case in cases}
     if dist.get_rank() == 0:
         torch.save(found, results)

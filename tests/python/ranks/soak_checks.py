@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "13_train_long_context"))
 
-import rivals
+import kernels
 import torch
 import torch.distributed as dist
 import train
@@ -60,7 +60,7 @@ class Layer:
                 whole[name][places[places >= 0]] = part[places >= 0]
         if dist.get_rank() != 0:
             return {}
-        dense = rivals.Products(rivals.Segments.of_documents(borders), None)
+        dense = kernels.Products(kernels.Segments.of_documents(borders), None)
         qkv = [whole[name] for name in "qkv"]
         out, lse = dense.forward(*qkv)
         gradients = dense.backward(whole["dout"], *qkv, out, lse)
