@@ -9,8 +9,8 @@ PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --standalo
     [--csv FILE]
 A step is the example's, whole: planning of a new pack, forward, backward, the optimiser. All systems run in one
 process, on one model with a learning rate of 0, so that losses of a pack must agree; in each turn they take the same
-pack in random order. The first turn compiles and is not counted. Without --attention all systems that know the mask; those
-whose package is not installed are named and left out, but asked for alone they are an error.
+pack in random order. The first turn compiles and is not counted. Without --attention all systems that know the mask;
+those whose package is not installed are named and left out, but one that is asked for alone is an error.
 Time: of the slowest rank, medians of turns; attention, FSDP's waits and planning as rank 0 sees them. Peak: the
 allocator's, the most of any rank, beside the example's estimate. Cells that would begin after --limit seconds, and
 those that do not fit on one GPU, are named and left out. The exit status is 1 if losses differ by more than 1 %.

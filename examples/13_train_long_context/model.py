@@ -67,7 +67,7 @@ class ChunkedMlp(torch.autograd.Function):
         ctx.save_for_backward(x, gate_up, down)
         ctx.chunk_rows = chunk_rows
         out = torch.empty_like(x)
-        if is_recomputed:  # the backward pass reads what is saved, and nobody the result
+        if is_recomputed:  # the backward pass reads what is saved, not the result
             return out
         for part in _chunks(len(x), chunk_rows):
             gate, up = (x[part] @ gate_up.T).chunk(2, -1)

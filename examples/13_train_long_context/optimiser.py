@@ -13,6 +13,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 MOMENTS = ("fp32", "bf16", "host")
+PIECE = 1 << 26
+"""Elements that a step takes at a time: what it needs beside the moments is a few times as much."""
 BYTES_OF_MOMENTS = {"fp32": 8, "bf16": 4, "host": 0}
 """Of a parameter, on the device."""
 
@@ -40,7 +42,7 @@ class AdamW:
     def gradient_norm(self) -> Tensor:
         """Of all ranks, float32 on the device."""
         shards = [_local(p.grad) for p in self._named.values() if p.grad is not None]
-        total = torch.stack([shard.float().square().sum() for shard in shards]).sum()
+        total = torch.stack([torch.linalg.vector_norm(s, dtype=torch.float32).square() for s in shards]).sum()
         dist.all_reduce(total)
         return total.sqrt()
 
@@ -52,18 +54,32 @@ class AdamW:
         for name, parameter in self._named.items():
             if parameter.grad is None:
                 continue
-            weights, gradient = _local(parameter), _local(parameter.grad).float().mul_(scale)
-            kept = self._moments[name]
-            first, second = (x.to(weights.device, torch.float32, non_blocking=True) for x in kept)
-            first.lerp_(gradient, 1 - self.betas[0])
-            second.lerp_(gradient.square_(), 1 - self.betas[1])
-            for place, moment in zip(kept, (first, second), strict=True):
-                if place is not moment:
-                    place.copy_(moment, non_blocking=True)
-            if weights.dim() > 1:
-                weights.mul_(1 - self.lr * self.decay)
-            divisor = (second / unbiased[1]).sqrt_().add_(self.eps)
-            weights.addcdiv_(first, divisor, value=-self.lr / unbiased[0])
+            flat = [x.view(-1) for x in (_local(parameter), _local(parameter.grad), *self._moments[name])]
+            for begin in range(0, flat[0].numel(), PIECE):
+                self._step_of(*(x[begin : begin + PIECE] for x in flat), scale, unbiased, parameter.dim() > 1)
+
+    def _step_of(
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        kept_first: Tensor,
+        kept_second: Tensor,
+        scale: Tensor,
+        unbiased: list[float],
+        decays: bool,
+    ) -> None:
+        """Of a piece of a shard; overwrites the gradient."""
+        gradient, kept = gradient.float().mul_(scale), (kept_first, kept_second)
+        first, second = (x.to(weights.device, torch.float32, non_blocking=True) for x in kept)
+        first.lerp_(gradient, 1 - self.betas[0])
+        second.lerp_(gradient.square_(), 1 - self.betas[1])
+        for place, moment in zip(kept, (first, second), strict=True):
+            if place is not moment:
+                place.copy_(moment, non_blocking=True)
+        if decays:
+            weights.mul_(1 - self.lr * self.decay)
+        divisor = (second / unbiased[1]).sqrt_().add_(self.eps)
+        weights.addcdiv_(first, divisor, value=-self.lr / unbiased[0])
 
     def zero_grad(self) -> None:
         for parameter in self._named.values():

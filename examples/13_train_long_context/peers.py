@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 EXIT_PEER_GONE = 17
 FAREWELL, NEWS = b"bye", b"gone"
-NEWS_S = 1.0
+NEWS_S = 3.0
 
 
 class Peers:

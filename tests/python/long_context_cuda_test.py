@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""examples/13_train_long_context on GPUs, bfloat16: every --attention that is installed, kept and offloaded in all ways,
-has losses and gradients of dense attention on the CPU in float32."""
+"""examples/13_train_long_context on GPUs, bfloat16: every --attention that is installed, also with offload, has losses
+and gradients of dense attention on the CPU in float32."""
 
 import os
 import subprocess

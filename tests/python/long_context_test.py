@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+import numpy as np  # noqa: E402
+
+import tangram  # noqa: E402
 from ranks.start import SERVER, run_script  # noqa: E402
 
 # FSDP imports these, which takes longer than all else.
@@ -70,6 +73,41 @@ def test_every_system_trains_as_dense_attention_in_one_process(tmp_path):
             for name, gradient in wanted["gradients"].items():
                 apart = (ours["gradients"][name] - gradient).norm() / gradient.norm()
                 assert apart < 1e-5, (mask, system, name, apart)
+
+
+def test_data_memory_and_rates_count_what_there_is(monkeypatch):
+    monkeypatch.syspath_prepend(TRAIN.parent)
+    import data
+    import memory
+    import model
+    import report
+
+    for rows in (1, 7, 250, 5000):
+        first, again, other = (data.batch_of(step, rows) for step in (0, 0, 1))
+        assert first.borders[-1] == rows and torch.equal(first.tokens, again.tokens)
+        assert rows < 200 or (first.borders != other.borders and max(np.diff(first.borders)) <= rows // 4)
+        assert first.num_labels == int((first.labels != data.IGNORED).sum())
+        assert first.area() == tangram.Mask.varlen(first.borders, causal=True).area
+        for window in (1, 16, rows):
+            assert first.area(window) == tangram.Mask.sliding_window(first.borders, (window - 1, 0)).area
+    for name, shape in model.SHAPES.items():
+        with torch.device("meta"):
+            assert memory.parameters_of(shape) == sum(p.numel() for p in model.Model(shape).parameters()), name
+    assert round(memory.parameters_of(model.SHAPES["8B"]) / 1e9, 2) == 8.19
+    peaks = [
+        memory.estimate(model.SHAPES["8B"], memory.Setting(131_072, 8, keep=keep, offload=offload, moments=moments))
+        for keep, offload, moments in (
+            ("none", "none", "fp32"),
+            ("attention", "none", "bf16"),
+            ("attention", "all", "host"),
+        )
+    ]
+    kept = 36 * 131_072 * (4096 * 2 + 32 * 4)
+    assert peaks[1]["attention kept"] == kept and peaks[0]["attention kept"] == 0
+    assert peaks[2]["host"] > kept and peaks[2]["peak"] < peaks[0]["peak"] < peaks[1]["peak"] + 4 * 8.2e9 / 8
+    toy = model.Shape(8, 2, 2, 1, 4, 16, 10)
+    linear = 2 * (8 * (2 * 2 + 2) * 4 + 3 * 8 * 16) + 8 * 10
+    assert report.flops_of(toy, 100, [30, 50], 12) == 6 * linear * 100 + 12 * 80 * 2 * 4
 
 
 def rows_of(folder):

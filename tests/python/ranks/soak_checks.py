@@ -22,7 +22,7 @@ import tangram
 CHECK_EVERY_S = float(os.environ["SOAK_CHECK_EVERY_S"])
 SAVE_EVERY_S = float(os.environ["SOAK_SAVE_EVERY_S"])
 SLOW_SHARE, SLOW_S = 0.2, 0.2
-FLAT, FLAT_BYTES = 1.01, 4 << 20  # a percent, or a few blocks of the host's allocator
+FLAT, FLAT_BYTES = 1.01, 8 << 20  # a percent, or a few blocks of the host's allocator
 CACHE_BYTES = 1 << 20  # so that caches of keys are full, and memory flat, within a piece
 BOUNDS = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of the norm; bfloat16 rounds results and gradients
 
@@ -121,13 +121,13 @@ class SoakRun(train.Run):
         return found
 
     def look_at_memory(self):
-        """After a warm-up the most of any step may not grow."""
+        """After a warm-up, which has a comparison and a checkpoint, the most of any step may not grow."""
         on_gpu = self.device.type == "cuda"
         now = {"host": rss()} | ({"gpu": torch.cuda.memory_allocated()} if on_gpu else {})
         warm_s = time.monotonic() - self.begun
-        if warm_s < CHECK_EVERY_S:
+        if warm_s < 2 * CHECK_EVERY_S:
             return
-        if self.memory is None or warm_s < 2 * CHECK_EVERY_S:
+        if self.memory is None or warm_s < 3 * CHECK_EVERY_S:
             self.memory = {name: max(size, (self.memory or {}).get(name, 0)) for name, size in now.items()}
         for name, size in now.items():
             if size > max(self.memory[name] * FLAT, self.memory[name] + FLAT_BYTES):
