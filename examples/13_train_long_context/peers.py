@@ -42,7 +42,7 @@ class Peers:
         if token:
             store.set("peers/token", token)
         token = store.get("peers/token").decode()
-        host = os.environ.get("TANGRAM_PEERS_HOST") or _address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+        host = _address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
         with socket.create_server((host, 0), backlog=ranks) as listener:
             store.set(f"peers/{self.rank}", f"{host}:{listener.getsockname()[1]}")
             for other in range(self.rank):
