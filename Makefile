@@ -12,7 +12,7 @@ say_preset = @echo "build: without GPU code since there is no GPU here (PRESET=d
 endif
 PYTHON_FLAGS = -DTANGRAM_BUILD_PYTHON=ON -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 
-.PHONY: help setup build demo test test-long test-gpu sanitize-gpu bench-gpu bench-dist kernels check-kernels wheel image sanitize sanitize-memory sanitize-threads sanitize-all fuzz docs lint format clean
+.PHONY: help setup build demo test test-long test-gpu soak sanitize-gpu bench-gpu bench-dist kernels check-kernels wheel image sanitize sanitize-memory sanitize-threads sanitize-all fuzz docs lint format clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -67,6 +67,17 @@ bench-gpu: setup ## Measure the Hopper kernels beside cuDNN (needs a Hopper GPU,
 	@cmake --preset cuda -DTANGRAM_BUILD_BENCHMARKS=ON > /dev/null
 	@cmake --build --preset cuda --target tangram_sm90_bench
 	@python3 benchmarks/attn/sm90_vs_cudnn.py build/cuda/lib/libtangram_sm90_bench.so
+
+SOAK_SECONDS ?= 1800
+SOAK_PIECE ?= 120
+SOAK_DEVICE ?= cpu
+SOAK_RANKS ?= 4
+soak: setup ## Training steps for SOAK_SECONDS (1800) over SOAK_RANKS (4) on SOAK_DEVICE (cpu, cuda); a rank is killed in each piece
+	$(say_preset)
+	@tools/setup_python.sh
+	@cmake --preset $(PRESET) -DTANGRAM_BUILD_TESTS=OFF $(PYTHON_FLAGS) > /dev/null
+	@cmake --build --preset $(PRESET) --target tangram_python
+	@PYTHONPATH=build/$(PRESET)/python .venv/bin/python tools/soak.py --seconds $(SOAK_SECONDS) --piece $(SOAK_PIECE) --device $(SOAK_DEVICE) --ranks $(SOAK_RANKS)
 
 GPUS ?= $(shell nvidia-smi -L 2> /dev/null | wc -l)
 bench-dist: setup ## Measure distributed attention over GPUS Hopper GPUs (all of this host); NODES=2 HOSTS=a,b: of each

@@ -122,4 +122,6 @@ def test_tutorials_end_in_an_example():
 def test_all_examples_run():
     """An example that no test runs would rot."""
     shown = {str(path.relative_to(ROOT / "examples")) for path in (ROOT / "examples").glob("*/*.py")}
+    # Of several files, which long_context_test.py runs.
+    shown = {script for script in shown if not script.startswith("13_train_long_context/")}
     assert shown == {case[0] for case in test_examples.pytestmark[0].args[1]}

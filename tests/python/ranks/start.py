@@ -60,11 +60,12 @@ def free_ports(count=1):
 
 def run_script(*arguments, ranks=0, timeout=400, status=0, **env):
     """What `python SCRIPT ...` prints, or with `ranks` that many of them with torchrun's variables. All must end with
-    `status`.
+    `status`, or each with its own of a list.
 
     Ranks that are still there when one has failed have ten seconds left, so that they can say what they saw.
     """
     arguments = [str(a) for a in arguments]
+    statuses = status if isinstance(status, list) else [status] * max(ranks, 1)
     group = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()[0])} if ranks else {}
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder, str(rank)) for rank in range(max(ranks, 1))]
@@ -78,11 +79,11 @@ def run_script(*arguments, ranks=0, timeout=400, status=0, **env):
         for process in processes:
             while process.is_alive() and time.monotonic() < deadline:
                 process.join(0.05)
-                if any(other.exitcode not in (None, status) for other in processes):
+                if any(p.exitcode not in (None, s) for p, s in zip(processes, statuses, strict=True)):
                     deadline = min(deadline, time.monotonic() + 10)
         for process in processes:
             process.kill()
             process.join()
         printed = "".join(log.read_text() for log in logs)
-    assert [process.exitcode for process in processes] == [status] * len(processes), printed[-6000:]
+    assert [process.exitcode for process in processes] == statuses, printed[-6000:]
     return printed
