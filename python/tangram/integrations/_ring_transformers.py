@@ -18,7 +18,7 @@ from ..errors import InvalidArgument
 from ._fixed_rows import fixed_key, fixed_mask, group_of
 from ._ring_borders import llama3_flash_attn_prepare_cu_seqlens, sequence_borders
 
-IMPLEMENTATION = "ring_flash_attn"
+IMPLEMENTATION = "tangram_ring"
 """Another name of the attention, for models on machines without flash-attn: Transformers refuses flash_attention_2."""
 DATA_PARAMS: dict[str, Any] = {}
 """What llama3_flash_attn_prepare_cu_seqlens gave for the batch at hand."""
@@ -91,7 +91,7 @@ def _forward(process_group: Any, before: Callable[..., Any] | None) -> Callable[
 
 
 def substitute_hf_flash_attn(process_group: Any, heads_k_stride: int = 1) -> None:
-    """Layers of attn_implementation="flash_attention_2", and of "ring_flash_attn", attend over the ranks of a group.
+    """Layers of attn_implementation="flash_attention_2", and of "tangram_ring", attend over the ranks of a group.
 
     Args:
         process_group: its ranks hold equally many rows of the pack, in order.
@@ -114,7 +114,7 @@ def substitute_hf_flash_attn(process_group: Any, heads_k_stride: int = 1) -> Non
     before = getattr(known, "_tangram_before", known)
     forward: Any = _forward(process_group, before)
     forward._tangram_before = before
-    AttentionInterface.register("flash_attention_2", forward)
+    ALL_ATTENTION_FUNCTIONS["flash_attention_2"] = forward  # what is set so comes before what is registered
     AttentionInterface.register(IMPLEMENTATION, _forward(process_group, None))
     AttentionMaskInterface.register(IMPLEMENTATION, _mask)
 

@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: 2026 The Tangram authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training stacks with Tangram on two ranks: losses and gradients are those of one process without it, or the call is
+refused by name. All of them run in `make test-long`, which installs the packages."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import stacks  # noqa: E402
+from ranks.start import run_script  # noqa: E402
+
+LONG = os.environ.get("TANGRAM_TEST_LONG", "0") != "0"
+RANKS = Path(__file__).parent / "ranks"
+pytestmark = pytest.mark.skipif(not LONG, reason="ten seconds a case, nearly all of them imports: in make test-long")
+
+
+def needs(*names):
+    if not stacks.has(*names):
+        pytest.skip(f"not installed: {', '.join(names)} (tools/setup_stacks.sh)")
+
+
+def test_ring_flash_attn_within_transformers():
+    pytest.importorskip("transformers")
+    run_script(RANKS / "stack_checks.py", "ring", "llama:packed", "mistral:packed", "gpt_oss:packed", ranks=2)
+
+
+def test_deepspeed_ulysses():
+    pytest.importorskip("transformers")
+    needs("deepspeed")
+    cases = ["llama:plain", "llama:packed", "mistral:plain", "mistral:packed", "gemma2:packed", "sinks", "local"]
+    run_script(RANKS / "stack_checks.py", "deepspeed", *cases, ranks=2)
