@@ -34,3 +34,15 @@ def test_deepspeed_ulysses():
     needs("deepspeed")
     cases = ["llama:plain", "llama:packed", "mistral:plain", "mistral:packed", "gemma2:packed", "sinks", "local"]
     run_script(RANKS / "stack_checks.py", "deepspeed", *cases, ranks=2)
+
+
+def test_megatron_core(tmp_path):
+    needs("megatron-core")
+    cases = ["plain", "packed", "learned", "yarn", "window", "sinks", "off_by_one", "prediction", "moe"]
+    for ranks in (1, 2):
+        run_script(RANKS / "megatron_checks.py", tmp_path, *cases, ranks=ranks)
+
+
+def test_diffusers():
+    needs("diffusers")
+    run_script(RANKS / "diffusers_checks.py")

@@ -12,6 +12,8 @@ TESTED = {
     "accelerate": ("1.15",),
     "trl": ("1.16",),
     "deepspeed": ("0.19",),
+    "megatron-core": ("0.16",),
+    "diffusers": ("0.42",),
 }
 _warned: set[str] = set()
 
