@@ -46,3 +46,20 @@ def test_megatron_core(tmp_path):
 def test_diffusers():
     needs("diffusers")
     run_script(RANKS / "diffusers_checks.py")
+
+
+@pytest.mark.parametrize(
+    ("stack", "script", "ranks"),
+    [
+        ("-", "ring_names", 2),
+        ("deepspeed", "ulysses", 2),
+        ("megatron-core", "megatron_gpt", 2),
+        ("diffusers", "diffusers_video", 0),
+    ],
+)
+def test_examples(stack, script, ranks):
+    pytest.importorskip("transformers")
+    if stack != "-":
+        needs(stack)
+    path = Path(__file__).resolve().parents[2] / "examples" / "15_training_stacks" / f"{script}.py"
+    run_script(RANKS / "run_example.py", stack, path, ranks=ranks, DS_ACCELERATOR="cpu")
