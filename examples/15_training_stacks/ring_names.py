@@ -16,7 +16,7 @@ from transformers import MistralConfig, MistralForCausalLM
 import tangram.integrations.ring_flash_attn as tangram_ring
 
 tangram_ring.install()  # new; the rest imports as before
-from ring_flash_attn import substitute_hf_flash_attn, update_ring_flash_attn_params
+from ring_flash_attn import substitute_hf_flash_attn, update_ring_flash_attn_params  # noqa: E402
 
 LENGTHS = [30, 66, 32]
 CONFIG = MistralConfig(

@@ -26,13 +26,15 @@ def needs(*names):
 
 def test_ring_flash_attn_within_transformers():
     pytest.importorskip("transformers")
-    run_script(RANKS / "stack_checks.py", "ring", "llama:packed", "mistral:packed", "gpt_oss:packed", ranks=2)
+    cases = ["llama:packed", "mistral:packed", "gpt_oss:packed", "gemma2:packed"]
+    run_script(RANKS / "stack_checks.py", "ring", *cases, ranks=2)
 
 
 def test_deepspeed_ulysses():
     pytest.importorskip("transformers")
     needs("deepspeed")
-    cases = ["llama:plain", "llama:packed", "mistral:plain", "mistral:packed", "gemma2:packed", "sinks", "local"]
+    cases = [f"{family}:{layout}" for family in ("llama", "mistral") for layout in ("plain", "packed", "padded_left")]
+    cases += ["gemma2:packed", "qwen3:padded_right", "sinks", "local"]
     run_script(RANKS / "stack_checks.py", "deepspeed", *cases, ranks=2)
 
 

@@ -33,7 +33,7 @@ class _Rows(NamedTuple):
     """In the sequence of the key."""
     position: int
     """Of the first one in its document."""
-    count: int
+    length: int
 
 
 def _documents(layout: Layout, borders: tuple[int, ...], ranks: int) -> Iterator[tuple[int, list[_Rows]]]:
@@ -68,10 +68,10 @@ def fixed_mask(layout: Layout, borders: tuple[int, ...], ranks: int, window: Win
                 away = k.position - q.position
                 low = OPEN_MIN_DIAG if left < 0 else -((left + away) // step)  # rounded up
                 high = OPEN_MAX_DIAG if right < 0 else (right - away) // step
-                if q.count == 0 or low > k.count - 1 or high < 1 - q.count:
+                if q.length == 0 or low > k.length - 1 or high < 1 - q.length:
                     continue
                 shift = k.begin - q.begin
-                q_range, k_range = Range(q.begin, q.begin + q.count), Range(k.begin, k.begin + k.count)
+                q_range, k_range = Range(q.begin, q.begin + q.length), Range(k.begin, k.begin + k.length)
                 bounds = (low if left < 0 else low + shift, high if right < 0 else high + shift)
                 slices.append(AttnSlice(q_range, k_range, *bounds))
     total = borders[-1] * (1 if layout == "sequence" else ranks)

@@ -134,8 +134,8 @@ class CoreAttention(DotProductAttention):  # type: ignore[misc,unused-ignore]
             return self._over_ranks(query, key, value, kind, packed_seq_params, options)
         if self.config.context_parallel_size > 1:
             raise InvalidArgument(
-                f"{_NAME}: batches must come from ContextParallel.dispatch, whose packed_seq_params every pipeline stage "
-                f"passes (got {type(packed_seq_params).__name__}, "
+                f"{_NAME}: batches must come from ContextParallel.dispatch, whose packed_seq_params every pipeline "
+                f"stage passes (got {type(packed_seq_params).__name__}, "
                 f"context_parallel_size={self.config.context_parallel_size})"
             )
         return self._alone(query, key, value, kind, packed_seq_params, options)
@@ -145,31 +145,33 @@ class CoreAttention(DotProductAttention):  # type: ignore[misc,unused-ignore]
 
         if params.is_causal and kind not in _CAUSAL:
             raise InvalidArgument(
-                f"{_NAME}: attn_mask_type must be causal; pass mask=tangram.Mask to ContextParallel.dispatch for others "
-                f"(got {kind})"
+                f"{_NAME}: attn_mask_type must be causal; pass mask=tangram.Mask to ContextParallel.dispatch for "
+                f"others (got {kind})"
             )
         if q.dim() != 4 or q.shape[1] != 1:
             raise InvalidArgument(f"{_NAME}: dispatched rows must be [rows, 1, heads, dim] (got {list(q.shape)})")
         runtime_key = params.key if self.limits == NO_LIMITS else narrowed_key(params.key, self.limits)
         # Sinks are parameters: the code that reduces all other gradients over ranks reduces theirs too.
-        states = (x.squeeze(1) for x in (q, k, v))
-        out, _ = calc_attn(*states, runtime_key, dsink_reduce="none", **options)
+        q, k, v = (x.squeeze(1) for x in (q, k, v))
+        out, _ = calc_attn(q, k, v, runtime_key, dsink_reduce="none", **options)
         return out.flatten(1)[:, None]
 
     def _alone(self, q: Tensor, k: Tensor, v: Tensor, kind: Any, params: Any, options: dict[str, Any]) -> Tensor:
         causal = kind in _CAUSAL
         if params is not None and params.qkv_format == "thd":
             if params.cu_seqlens_q_padded is not None or params.cu_seqlens_kv_padded is not None:
-                raise InvalidArgument(f"{_NAME}: cu_seqlens_q_padded must be None, documents need no padding (got some)")
-            rows, rows_k = ((x.shape[0] for x in (q, k)))
+                raise InvalidArgument(
+                    f"{_NAME}: cu_seqlens_q_padded must be None, documents need no padding (got some)"
+                )
+            rows, rows_k = (x.shape[0] for x in (q, k))
             of_q = borders_of(_NAME, "cu_seqlens_q", params.cu_seqlens_q, rows)
             of_k = borders_of(_NAME, "cu_seqlens_kv", params.cu_seqlens_kv, rows_k)
             out, _ = flex_flash_attn_func(q, k, v, self._narrowed(of_q, of_k, causal), **options)
             return out.flatten(1)[:, None] if q.dim() == 4 else out.flatten(1)
         batch = q.shape[1]
         of_q, of_k = (tuple(range(0, x.shape[0] * batch + 1, x.shape[0])) for x in (q, k))
-        states = (x.transpose(0, 1).flatten(0, 1) for x in (q, k, v))
-        out, _ = flex_flash_attn_func(*states, self._narrowed(of_q, of_k, causal), **options)
+        flat_q, flat_k, flat_v = (x.transpose(0, 1).flatten(0, 1) for x in (q, k, v))
+        out, _ = flex_flash_attn_func(flat_q, flat_k, flat_v, self._narrowed(of_q, of_k, causal), **options)
         return out.view(batch, q.shape[0], -1).transpose(0, 1).contiguous()
 
     def _narrowed(self, of_q: tuple[int, ...], of_k: tuple[int, ...], causal: bool) -> Mask:
@@ -186,7 +188,9 @@ def layer_spec(spec: Any = None, **kwargs: Any) -> Any:
         spec: None: get_gpt_layer_local_spec(**kwargs), which needs no Transformer Engine.
     """
     if spec is not None and kwargs:
-        raise InvalidArgument(f"layer_spec: arguments must be those of a spec or of one to be made (got {list(kwargs)})")
+        raise InvalidArgument(
+            f"layer_spec: arguments must be those of a spec or of one to be made (got {list(kwargs)})"
+        )
     made = get_gpt_layer_local_spec(**kwargs) if spec is None else copy.deepcopy(spec)
     if _replace(made) == 0:
         raise InvalidArgument(f"layer_spec: spec must have a layer with core_attention (got {type(spec).__name__})")

@@ -5,7 +5,7 @@ DistributedAttention. DeepSpeed exchanges heads; Tangram computes whole sequence
 
     register()
     model = LlamaForCausalLM.from_pretrained(..., attn_implementation="tangram")
-    mpu = UlyssesSPAttentionHF.register_with_transformers(model, "tangram", sequence_parallel_size=8, micro_batch_size=1)
+    UlyssesSPAttentionHF.register_with_transformers(model, "tangram", sequence_parallel_size=8, micro_batch_size=1)
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class LocalAttention(torch.nn.Module):
             )
         q, k, v = (x if self.batch_dim_idx == 0 else x.transpose(0, 1) for x in (query, key, value))
         batch, rows = q.shape[:2]
-        states = [x.flatten(0, 1) for x in (q, k, v)]
+        flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))
         with Named(_NAME):
             chosen = self._mask(batch, rows, k.shape[1], mask, cu_seqlens)
             scale, cap = self.softmax_scale, self.softcap
-            out, _ = flex_flash_attn_func(*states, chosen, softmax_scale=scale, softcap=cap)
+            out, _ = flex_flash_attn_func(flat_q, flat_k, flat_v, chosen, softmax_scale=scale, softcap=cap)
         out = out.view(batch, rows, *out.shape[1:])
         return out if self.batch_dim_idx == 0 else out.transpose(0, 1)
 

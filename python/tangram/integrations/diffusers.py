@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diffusers: the attention backend "tangram" of one process.
 
-    register()
-    model.set_attention_backend("tangram")
+register()
+model.set_attention_backend("tangram")
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import diffusers.models.attention_dispatch as _theirs  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import torch
-from diffusers.models import attention_dispatch as _theirs  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
 from .._core import OPEN_MIN_DIAG, AttnSlice, Mask, Range
@@ -69,7 +69,7 @@ def _attention(
         raise InvalidArgument(f"{_NAME}: dropout_p must be 0 (got {dropout_p})")
     if _parallel_config is not None:
         raise InvalidArgument(
-            f"{_NAME}: context parallelism of diffusers must be off, its K/V chunks get one mask all (got parallel_config)"
+            f"{_NAME}: context parallelism of diffusers must be off, it gives one mask to all K/V chunks (got it)"
         )
     if query.shape[2] != key.shape[2] and not enable_gqa:
         raise InvalidArgument(
@@ -78,8 +78,8 @@ def _attention(
     batch, rows = query.shape[:2]
     mask = _mask(attn_mask, is_causal, (batch, query.shape[2], rows, key.shape[1]))
     with Named(_NAME):
-        states = (x.flatten(0, 1) for x in (query, key, value))
-        out, meta = flex_flash_attn_func(*states, mask, softmax_scale=scale)
+        q, k, v = (x.flatten(0, 1) for x in (query, key, value))
+        out, meta = flex_flash_attn_func(q, k, v, mask, softmax_scale=scale)
     out = out.view(batch, rows, *out.shape[1:])
     return (out, meta.lse.view(batch, rows, -1)) if return_lse else out
 
@@ -97,8 +97,8 @@ def _mask(attn_mask: Tensor | None, is_causal: bool, shape: tuple[int, int, int,
         raise InvalidArgument(f"{_NAME}: is_causal must be False beside attn_mask (got True)")
     if attn_mask.dtype != torch.bool:
         raise InvalidArgument(
-            f"{_NAME}: attn_mask must be bool, True where a query sees a key; `attn_mask == 0` of additive masks without "
-            f"biases (got {attn_mask.dtype})"
+            f"{_NAME}: attn_mask must be bool, True where a query sees a key; `attn_mask == 0` of additive masks "
+            f"without biases (got {attn_mask.dtype})"
         )
     version, made_for, made = getattr(attn_mask, _MADE, (None, None, None))
     if (version, made_for) != (attn_mask._version, shape):
@@ -125,5 +125,3 @@ def _made(attn_mask: Tensor, shape: tuple[int, int, int, int]) -> Any:
         ]
         return Mask(batch * rows, batch * keys, slices)
     return from_dense(cells.expand(batch, cells.shape[1] if cells.shape[1] == 1 else heads, rows, keys))
-
-

@@ -177,7 +177,8 @@ def _check(model: Any, cp_size: int) -> None:
     kinds = ("rope", "yarn", "none", "learned_absolute")
     if model.position_embedding_type not in kinds:
         raise InvalidArgument(
-            f"{_NAME}: position_embedding_type must be one of {', '.join(kinds)} (got {model.position_embedding_type!r})"
+            f"{_NAME}: position_embedding_type must be one of {', '.join(kinds)} "
+            f"(got {model.position_embedding_type!r})"
         )
     for name in ("multi_latent_attention", "qk_clip", "experimental_attention_variant", "linear_attention_type"):
         if getattr(config, name, None):
@@ -219,5 +220,3 @@ def _by_position(model: Any) -> None:
 
     rotary.get_rotary_seq_len, rotary.forward = get_rotary_seq_len, by_position
     rotary._tangram_by_position = True
-
-

@@ -34,7 +34,7 @@ def register() -> None:
     try:
         from torch.nn.attention import register_flash_attention_impl
     except ImportError as error:
-        raise NotAvailable(f"tangram.integrations.pytorch.register: torch 2.11 or later must be there ({error})") from None
+        raise NotAvailable(f"tangram.integrations.pytorch.register: it needs torch 2.11 (got {error})") from None
     warn_of_untested("torch")
     register_flash_attention_impl(NAME, register_fn=activate)
 
@@ -168,9 +168,9 @@ def _forward_of_heads(
     rows, keys = query.shape[2], key.shape[2]
     if is_causal and rows != keys:
         raise InvalidArgument(f"{_NAME}: is_causal needs as many queries as keys (got {rows} and {keys})")
-    states = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     out, lse, state, offset, mask = _forward(
-        *states, None, None, rows, keys, dropout_p, is_causal, return_debug_mask, scale=scale
+        q, k, v, None, None, rows, keys, dropout_p, is_causal, return_debug_mask, scale=scale
     )
     return out.transpose(1, 2), lse, None, None, rows, keys, state, offset, mask
 
@@ -193,8 +193,7 @@ def _backward_of_heads(
     *,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    states = [x.transpose(1, 2) for x in (grad_out, query, key, value, out)]
-    dq, dk, dv = _backward_of_rows(
-        *states, logsumexp, None, None, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset, scale=scale
-    )
+    dout, q, k, v, out = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
+    more = (max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset)
+    dq, dk, dv = _backward_of_rows(dout, q, k, v, out, logsumexp, None, None, *more, scale=scale)
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)

@@ -25,7 +25,6 @@ from ..errors import InvalidArgument
 from ._fixed_rows import Layout, borders_of, fixed_key, fixed_mask, group_of
 from ._ring_borders import llama3_flash_attn_prepare_cu_seqlens, sequence_borders
 from ._ring_transformers import (
-    create_ring_flash_attention_forward,
     substitute_hf_flash_attn,
     update_ring_flash_attn_params,
 )

@@ -11,8 +11,9 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import stacks  # noqa: E402
 import torch  # noqa: E402
+
+import stacks  # noqa: E402
 
 stacks.use("diffusers")
 from diffusers import QwenImageTransformer2DModel, WanTransformer3DModel  # noqa: E402

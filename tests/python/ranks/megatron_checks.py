@@ -13,9 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import stacks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+
+import stacks  # noqa: E402
 
 torch.cuda.current_device = lambda: "cpu"  # where Megatron puts what it makes
 stacks.use("megatron-core")
@@ -135,7 +136,8 @@ def alone(case):
     """Megatron's own attention, which gets the documents as a mask; windows are put into it here, as Megatron's
     replace all else."""
     config = config_of(case)
-    model = model_of(case, config, get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm"))
+    spec = get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization="RMSNorm")
+    model = model_of(case, config, spec)
 
     def arguments_of(tokens, labels, loss_mask, borders):
         total = borders[-1]

@@ -13,10 +13,10 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-import stacks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+import stacks  # noqa: E402
 import tangram  # noqa: E402
 from model_batches import LENGTH, LENGTHS, batch_of, expected_loss, gradients, model_of  # noqa: E402
 
@@ -107,6 +107,12 @@ def run_ring(cases):
     local_loss(model, batch).backward()
     model.set_attn_implementation("tangram_ring")
     refused("the batch must be one pack of documents (got batch=3)", lambda: local_loss(model, batch_of("plain")))
+    hidden = torch.ones(1, LENGTH // 2)
+    hidden[0, 3:5] = 0
+    refused(
+        "attention_mask must be dispatched and hide no rows",
+        lambda: model(own(batch["input_ids"]), attention_mask=hidden, use_cache=False),
+    )
     for layer in model.model.layers:
         layer.self_attn.is_causal = False
     refused("layers must be causal", lambda: local_loss(model, batch))
@@ -124,9 +130,10 @@ def run_deepspeed(cases):
     import deepspeed.comm.torch
     from deepspeed.runtime.sequence_parallel import parallel_state_sp
     from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     from tangram.integrations.deepspeed import register
     from tangram.integrations.transformers import attention
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     deepspeed.comm.torch.build_shm_op = lambda: None  # compiles an operator that nothing here calls, for a minute
     deepspeed.comm.init_distributed("gloo", verbose=False)
@@ -160,6 +167,7 @@ def run_deepspeed(cases):
 def check_local_attention():
     """DistributedAttention of DeepSpeed around LocalAttention, beside whole tensors."""
     from deepspeed.sequence.layer import DistributedAttention
+
     from tangram.integrations.deepspeed import LocalAttention
 
     batch, rows, heads, heads_kv, dim = 2, 24, 4, 2, 16
