@@ -29,7 +29,9 @@ endif()
 set(
   TANGRAM_SM80_ARCHITECTURES
   80-real
+  86-real
   90-real
+  120-real
   80-virtual
   CACHE STRING
   "Machine code and PTX of the kernels for GPUs of compute capability 8.0 and later, as CUDA_ARCHITECTURES"

@@ -7,7 +7,10 @@ Rules, for every Markdown file of the tree unless said otherwise:
 - a relative link leads to a file, and its anchor to a heading of that file;
 - a path in back quotes that begins with a folder of the tree exists, but for what dated logs and the change log name;
 - every NOTE [tag] that a page cites is written down in a source;
-- the README of docs/design lists every page of it; so does that of docs/devlog.
+- the README of docs/design lists every page of it; so do those of docs/devlog and docs/results;
+- the README of docs/results/data names every file of it;
+- a page of docs/design has the headings of DESIGN_HEADINGS, in this order, and at most MAX_DESIGN_LINES lines;
+- a page of docs/results says under its title when, where and how it was measured.
 Comments of sources that cite `docs/page.md` or `docs/page.md, "Section"` must find both.
 """
 
@@ -20,6 +23,9 @@ SOURCES = {".hpp", ".cpp", ".cuh", ".cu", ".py", ".sh", ".txt", ".cmake", ".toml
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 CITED = re.compile(r'(docs/[\w/-]+\.md)(?:, "([^"]+)")?')
 TAG = re.compile(r"NOTE\s+\[([^\]]+)\]")
+DESIGN_HEADINGS = ["Problem", "Data structure", "Invariants", "Cost", "Files"]
+MAX_DESIGN_LINES = 400
+MEASURED = re.compile(r"(?m)^# .*\n\n\*Measured 20\d\d-\d\d-\d\d[^*·]* · [^*·]+ · [^*·]+\*$")
 PATH = re.compile(r"`((?:\.ci|benchmarks|cmake|docs|examples|include|python|src|tests|tools)/[\w./+-]+)`")
 
 
@@ -116,11 +122,23 @@ def check_tree(root: Path, files: list[str]) -> list[str]:
         if not dated:
             problems += check_names(root, page, text, tags)
         folder, _, name = page.rpartition("/")
-        if folder in ("docs/design", "docs/devlog") and name != "README.md":
+        if folder in ("docs/design", "docs/devlog", "docs/results") and name != "README.md":
             if f"({name}" not in pages.get(f"{folder}/README.md", ""):
                 problems.append(f"{page}: not listed in {folder}/README.md")
+        if folder == "docs/design" and name != "README.md":
+            if re.findall(r"(?m)^## (.*)$", re.sub(r"(?ms)^```.*?^```", "", text)) != DESIGN_HEADINGS:
+                problems.append(f"{page}: needs these headings, no others: {', '.join(DESIGN_HEADINGS)}")
+            if (lines := text.count("\n")) > MAX_DESIGN_LINES:
+                problems.append(f"{page}: has {lines} lines, {MAX_DESIGN_LINES} is the limit")
+        if folder == "docs/results" and name not in ("README.md", "summary.md") and not MEASURED.search(text):
+            problems.append(f"{page}: needs a line under its title: *Measured DATE · MACHINE · COMMAND*")
     for source, text in sources.items():
         problems += check_source(root, source, text)
+    for file in files:
+        folder, _, name = file.rpartition("/")
+        if folder == "docs/results/data" and name != "README.md" and (root / file).is_file():
+            if f"`{name}`" not in pages.get(f"{folder}/README.md", ""):
+                problems.append(f"{file}: not named in {folder}/README.md")
     return problems
 
 

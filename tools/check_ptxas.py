@@ -18,7 +18,7 @@ WARNING = re.compile(r"\(C75(08|1[0-9]|20)\)[^\n]*")
 ENTRY = re.compile(r"Compiling entry function '(\S+)'")
 SPILL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 # Kernels that may spill a little, with the most they may. The backward pass with softcap keeps one more value an
-# element through the step than fits beside dK and dV at head_dim 128 (docs/design/backward_sm90.md, "Costs").
+# element through the step than fits beside dK and dV at head_dim 128 (docs/design/backward_sm90.md, "Cost").
 # So does the forward pass of sm80 with softcap below head_dim 256, where a warp holds the scores of 32 rows.
 MAY_SPILL = [
     (re.compile(r"backward_kernel.*Li128ELb1E"), 64),

@@ -45,6 +45,7 @@ fi
 check "codespell" .venv/bin/codespell --ignore-words tools/codespell-ignore.txt "${text[@]}"
 check "layers" python3 tools/check_layers.py
 check "docs" python3 tools/check_docs.py
+check "Python reference" python3 tools/python_api.py --check
 check "language" python3 tools/check_language.py
 check "places that check_sampling.py breaks" python3 tools/check_sampling.py --places
 check "generated wgmma shapes" python3 tools/generate_wgmma.py --check

@@ -32,7 +32,7 @@ def stage(tree: Path, folder: Path) -> Path:
     shutil.copytree(ROOT / "python" / "tangram", package, ignore=shutil.ignore_patterns("__pycache__"))
     install = ["cmake", "--install", str(tree), "--component", "python", "--prefix", str(folder)]
     subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
-    # As pyproject.toml's wheel.py-api says.
+    # File name according to pyproject.toml's wheel.py-api.
     wanted = "_core.abi3.so" if sys.version_info >= (3, 12) else f"_core{EXTENSION_SUFFIXES[0]}"
     found = [path.name for path in package.glob("_core*.so")]
     if found != [wanted]:

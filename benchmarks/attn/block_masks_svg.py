@@ -6,8 +6,8 @@ Rates over the share of visible blocks: a column of panels for each block size, 
 for each system that was measured. The table of `--markdown PAGE` takes the place of what stands between
 `<!-- rates -->` and `<!-- end of rates -->` there. Of several measurements of one cell the last one counts.
 
-    python benchmarks/attn/block_masks_svg.py docs/results/block_masks_h200.csv [MORE.csv ...] \
-        --svg docs/results/block_masks_h200.svg --markdown docs/results/block_masks_h200.md [--rows 16384]
+    python benchmarks/attn/block_masks_svg.py docs/results/data/block_masks_h200.csv [MORE.csv ...] \
+        --svg docs/results/data/block_masks_h200.svg --markdown docs/results/block_masks_h200.md [--rows 16384]
         [--head-dim 128] [--day 2026-11-24]
 """
 

@@ -355,7 +355,7 @@ class Contest:
                 self.attempt(name, getattr(self, f"add_{name}"))
 
     def differences(self):
-        """Of every peer from Tangram: the largest one of out, relative norms of dq, dk and dv."""
+        """Differences of every peer from Tangram: the largest one of out, relative norms of dq, dk and dv."""
         ours = self.results.get("tangram")
         for name in self.results:
             if ours is None or name == "tangram":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far the simulator's kernel model is from measured kernels: docs/results/sm90_h200.csv against `tangram simulate`.
+"""Error of the simulator's kernel model: `tangram simulate` against measured kernels (docs/results/data/sm90_h200.csv).
 
 One rank, the masks of tests/data/masks.json, the default constants or those of --machine. Prints one CSV line for each
 measured cell and the error of each pass.
@@ -22,7 +22,7 @@ FLOPS = {"forward": lambda d: 2 * 2 * d, "backward": lambda d: 2 * 5 * d}  # of 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tangram", help="the program")
-    parser.add_argument("--csv", default=ROOT / "docs/results/sm90_h200.csv", help="measured rates")
+    parser.add_argument("--csv", default=ROOT / "docs/results/data/sm90_h200.csv", help="measured rates")
     parser.add_argument("--head-dim", default="128")
     parser.add_argument("--machine", help="constants instead of the default ones")
     arguments = parser.parse_args()

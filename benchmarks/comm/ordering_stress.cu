@@ -3,7 +3,7 @@
 
 // Whether a kernel that sees the flag of a copy engine sees the data too: every rank pushes ranges of random size to
 // the next one with copy engines, followed by 8-byte copies of their epochs to flags; thread blocks of the receiver
-// poll the flags, load the data by TMA, and compare every word. See docs/design/comm_gpu.md.
+// poll the flags, load the data by TMA, and compare every word. See docs/design/transports.md.
 //
 //     ordering_stress RANKS EPOCHS [API] [TRAFFIC] [ORDER]
 //

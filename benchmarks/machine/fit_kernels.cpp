@@ -4,8 +4,8 @@
 // Fits the constants of kernels (KernelModel) to CSV of benchmarks/attn/sm90_vs_cudnn.py, or those of links (LinkModel)
 // to rates of benchmarks/comm/link_bench.cu:
 //
-//   fit_kernels docs/results/sm90_h200.csv 64 8 128             # heads_q, heads_kv, head_dim: rows to take
-//   fit_kernels docs/results/links_h200.csv one_way_gb_s        # column
+//   fit_kernels docs/results/data/sm90_h200.csv 64 8 128             # heads_q, heads_kv, head_dim: rows to take
+//   fit_kernels docs/results/data/links_h200.csv one_way_gb_s        # column
 //
 // What it prints of the committed tables is what include/tangram/machine.hpp has: tests/machine/h200_test.cpp.
 #include <fmt/format.h>

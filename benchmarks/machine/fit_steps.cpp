@@ -4,7 +4,7 @@
 // What no measurement gives alone: what rows that are copied and added cost a step, and what one more stage costs.
 // Tries multiples of both, and says how the strategies of a measured table come to stand (CSV of bench_dist_gpu):
 //
-//   fit_steps docs/results/strategies_h200.csv
+//   fit_steps docs/results/data/strategies_h200.csv
 #include <fmt/format.h>
 
 #include <exception>

@@ -3,7 +3,7 @@
 
 // Plans in which queries may move, beside a fixed sort: time of planning for rows that are already sharded, bytes
 // that all ranks receive in a step, balance, predicted time. For the CSV of docs/results:
-//   bench_plan_movement --benchmark_format=csv > docs/results/movement_cpu.csv
+//   bench_plan_movement --benchmark_format=csv > docs/results/data/movement_cpu.csv
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

@@ -30,7 +30,7 @@ namespace {
 
 double processor_ms() { return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// As src/cli/doc_lengths.cpp draws them.
+// Draws lengths like src/cli/doc_lengths.cpp.
 std::vector<int64_t> draw_lengths(const nlohmann::json& intervals, int64_t total, uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](int64_t bound) {

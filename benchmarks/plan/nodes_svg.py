@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated shares of a rank's rate over the number of GPUs: runs `tangram simulate`, or draws what it printed.
 
-    python benchmarks/plan/nodes_svg.py --simulate build/cpu/bin/tangram docs/results/nodes_scale.csv
-    python benchmarks/plan/nodes_svg.py docs/results/nodes_scale.csv --svg docs/results/nodes_scale.svg
+    python benchmarks/plan/nodes_svg.py --simulate build/cpu/bin/tangram docs/results/data/nodes_scale.csv
+    python benchmarks/plan/nodes_svg.py docs/results/data/nodes_scale.csv --svg docs/results/data/nodes_scale.svg
 
 A panel for each mask, a line for each strategy: 8,192 rows a rank, eight ranks a node, 64/8 heads of dim 128.
 """

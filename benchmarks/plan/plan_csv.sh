@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Figures of planning for the masks of tests/data/dist_masks.json as one CSV, in the schema of `tangram bench`:
-#   benchmarks/plan/plan_csv.sh build/dev/bin/tangram > docs/results/plan_cpu.csv
+#   benchmarks/plan/plan_csv.sh build/dev/bin/tangram > docs/results/data/plan_cpu.csv
 set -euo pipefail
 
 program=$(realpath "$1")

@@ -6,7 +6,7 @@
     dispatch_search tests/data/dist_masks.json varlen 0 0 0 1 > planned.csv     # no search: the planner's own rows
     dispatch_search tests/data/dist_masks.json varlen 0 1e9 0.001 5 > found.csv
     dispatch_search tests/data/dist_masks.json varlen_causal:131072 8 600 1 FOLDER > found.csv     # ten minutes
-    benchmarks/plan/rows_best_known.py docs/results/rows_best_known.csv planned.csv found.csv > merged.csv
+    benchmarks/plan/rows_best_known.py docs/results/data/rows_best_known.csv planned.csv found.csv > merged.csv
 
 The first argument is the table so far, whose best rows stay unless fewer were found. What the planner moves is taken
 from the last output that names a pair. Prints a summary to stderr.

@@ -254,7 +254,7 @@ def soak(packs, count):
 
 
 def kernel_times(call):
-    """Of a step, by kernel, and from the begin of the first to the end of the last: us."""
+    """Times of a step in us: by kernel, and from the begin of the first to the end of the last: us."""
     torch.cuda.synchronize()
     dist.barrier()
     with profile(activities=[ProfilerActivity.CUDA]) as traced:

@@ -30,7 +30,8 @@ REPEATS = 5
 
 
 def device_us(call, cycles=4_000_000, before=lambda: None):
-    """Of one call, behind other work: so many cycles, by default two milliseconds, and what `before` enqueues."""
+    """Device time of one call, behind other work: so many cycles, by default two milliseconds, and what `before`
+    enqueues."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(cycles)
     before()

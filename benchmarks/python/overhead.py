@@ -169,7 +169,7 @@ def lines_over_gpus():
     dout = torch.ones_like(shards[0])
 
     def times(call, calls=600, settle=30, share=1):
-        """Of calls that start on all ranks together with empty streams, `settle` calls after each such start."""
+        """Times of calls that start on all ranks together with empty streams, `settle` calls after each such start."""
         spent = []
         for i in range(calls):
             if i % settle == 0:

@@ -53,7 +53,7 @@ def worker():
     import tangram
 
     def time_us(call, made):
-        """Of the fastest burst: what other programs of a machine disturb least."""
+        """Time of a call in the fastest burst, which other programs of the machine disturb least."""
         fastest, calls = float("inf"), max(BURST // made, 5)
         for _ in range(BURSTS):
             torch.cuda.synchronize()

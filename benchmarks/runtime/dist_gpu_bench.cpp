@@ -206,7 +206,7 @@ class Bench {
     }
   }
 
-  /// Of the slowest rank.
+  /// Host seconds of the slowest rank.
   template <class Work>
   double host_seconds(const Work& work) const {
     control_.barrier("host");

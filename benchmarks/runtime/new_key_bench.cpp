@@ -51,7 +51,7 @@ Arguments parse(int argc, char** argv) {
   return result;
 }
 
-/// Of each query block as many key blocks, its own among them, as benchmarks/python/new_masks_ranks.py draws them.
+/// Draws equally many key blocks for each query block, its own among them, like benchmarks/python/new_masks_ranks.py.
 std::vector<int32_t> draw_blocks(const Arguments& of, unsigned seed) {
   const auto count = static_cast<int32_t>(of.rows / of.block);
   const auto width = std::max<int32_t>(1, static_cast<int32_t>(of.share * count));

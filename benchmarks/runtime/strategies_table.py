@@ -31,7 +31,7 @@ CASES = {
     "block_causal": ["--family", "block_causal", "--block", "512", "--seqlen", "3072"],
     "documents": ["--total-seqlen", "8192", "--seed", "1"],
 }
-# Of the published masks those of 16 K tokens that a core computes in a second or two.
+# Published masks of 16 K tokens that a core computes in a second or two.
 for published in ("varlen_causal_uniform:16384", "varlen_block_causal_uniform:16384"):
     CASES[published] = ["--mask", DIST_MASKS, "--case", published]
 STRATEGIES = ["tangram", "ulysses", "hcms", "ring", "all_gather", "usp", "loong_train", "hybrid_cp"]
@@ -202,7 +202,7 @@ def report_again(cells, paths):
 
 
 def agreement(cells, figure, apart):
-    """Of the pairs of strategies that differ by a share `apart` when measured: how many are ordered as predicted.
+    """Counts pairs of strategies whose measured times differ by a share `apart`, and how many are ordered as predicted.
 
     Pairs with equal predictions, within what the planner counts as equal, are left out: they are the same here (USP of
     one head rank is Ring, and on two ranks so is AllGather), and the prediction names no order.

@@ -107,7 +107,7 @@ class Turns {
   std::vector<double> slowest_s_, mean_s_, host_s_;
 };
 
-/// Of each round, the median of all calls that had a turn in it: what clocks did to it.
+/// Median of all calls that had a turn in a round, for each round: how the GPU's clock changed it.
 std::vector<double> slowness_of_rounds(const std::deque<Turns>& turns, int num_rounds) {
   std::vector<double> slowness;
   for (int round = 0; round < num_rounds; ++round) {

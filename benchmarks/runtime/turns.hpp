@@ -31,7 +31,7 @@ struct TimedCall {
   int num_passes = 1;  ///< that one call enqueues; times are of one
 };
 
-/// Of one pass, in seconds.
+/// Time of one pass, in seconds.
 struct CallTime {
   double device_s = 0;       ///< on the device: the slowest rank
   double mean_device_s = 0;  ///< the mean of all ranks

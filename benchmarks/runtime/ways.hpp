@@ -28,7 +28,7 @@ struct Way {
 /// InvalidArgument for anything else.
 Way parse_way(std::string_view name);
 
-/// Of a table of all strategies.
+/// Names of the ways of a table of all strategies.
 std::vector<std::string> ways_of_all_strategies();
 
 }  // namespace tangram::bench

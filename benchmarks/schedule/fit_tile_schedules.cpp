@@ -5,8 +5,8 @@
 // Prints them as in kScheduleCandidates of src/schedule/tile_schedule_candidates.hpp, and what choosing by them loses;
 // then what is lost with other costs of work tiles:
 //
-//   fit_tile_schedules tests/data/tile_schedule_masks.json docs/results/tile_schedules_tried_h200.csv
-//   docs/results/tile_schedules_h200.csv
+//   fit_tile_schedules tests/data/tile_schedule_masks.json docs/results/data/tile_schedules_tried_h200.csv
+//   docs/results/data/tile_schedules_h200.csv
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void print_loss(const std::string& what, std::vector<double> slower) {
              slower.size(), mean, slower[slower.size() * 9 / 10], slower.back());
 }
 
-/// Of all kinds of masks, with factors fitted anew.
+/// Loss over all kinds of masks, with factors fitted anew.
 double loss_with(const char* cases, const char* table, const schedule::WorkTileCosts& costs) {
   const auto all = test::read_measured_masks(cases, table, "backward", costs);
   double sum = 0;

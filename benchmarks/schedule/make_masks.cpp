@@ -69,7 +69,7 @@ class Packs {
   std::vector<AttnSlice> uniform(int64_t rows, bool causal) {
     return fill(rows, causal, [&] { return 64 + static_cast<int64_t>(share() * 4096); });
   }
-  /// Of a median of 700 tokens, one in twenty longer than 5,000.
+  /// Documents with a median of 700 tokens; one in twenty is longer than 5,000.
   std::vector<AttnSlice> log_normal(int64_t rows, bool causal) {
     return fill(rows, causal, [&] {
       const double normal = std::sqrt(-2 * std::log(1 - share())) * std::cos(2 * std::numbers::pi * share());

@@ -9,7 +9,7 @@ that a single process computes.
 import argparse
 import os
 
-os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/guide/distributed.md
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/tutorials/02_context_parallel.md
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -75,7 +75,7 @@ def main() -> None:
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
 
-    # The same step in one process.
+    # This step in one process.
     alone = Model().to(device)
     alone.load_state_dict(model.state_dict())
     mask = tangram.Mask.varlen(cu_seqlens)

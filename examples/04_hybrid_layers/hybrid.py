@@ -9,7 +9,7 @@ one that a single process computes.
 import argparse
 import os
 
-os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/guide/distributed.md
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/tutorials/02_context_parallel.md
 import torch
 import torch.distributed as dist
 

@@ -12,7 +12,7 @@ import os
 from copy import deepcopy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/guide/distributed.md
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/tutorials/02_context_parallel.md
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -10,7 +10,7 @@ with a dense mask in float32.
 import argparse
 import os
 
-os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/guide/distributed.md
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/tutorials/02_context_parallel.md
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

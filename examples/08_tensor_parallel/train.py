@@ -11,7 +11,7 @@ import argparse
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/guide/distributed.md
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/tutorials/02_context_parallel.md
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F

@@ -74,7 +74,7 @@ void run_rank(const std::vector<Tensors>& inputs, std::vector<Tensors>& results,
   config.heads = kHeads;
   config.movement.algorithm = tangram::Movement::kQo;
   config.dispatch.chunk_size = kBlock;
-  // Assignment out once, by what is known beforehand.
+  // Rows are sharded once, by a mask that is known beforehand.
   config.dispatch.algorithm = tangram::DispatchAlgorithm::kZigzag;
   const tangram::Dispatch dispatch = tangram::make_plan(tangram::causal_mask(kSeqlen, kSeqlen), config).q_dispatch;
 

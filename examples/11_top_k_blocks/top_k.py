@@ -61,7 +61,8 @@ class Model(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, VOCABULARY)
 
     def loss(self, tokens: Tensor, choices: list[Tensor]) -> Tensor:
-        """Of the next token. Without `choices` each layer adds what it chooses; with them these are taken, densely."""
+        """Loss of the next token. Without `choices` each layer adds what it chooses; with them these are taken,
+        densely."""
         is_dense = bool(choices)
         x = self.embed(tokens) + self.place.weight
         for layer, (qkv, out) in enumerate(zip(self.qkv, self.out, strict=True)):

@@ -24,7 +24,7 @@ def find_documents(tokens: Tensor) -> Tensor:
     document = (tokens == END_OF_DOCUMENT).cumsum(0).roll(1)
     document[:1].zero_()  # a number given from the host could not be captured
     position = torch.arange(ROWS, device=tokens.device)
-    # Those beyond MOST_DOCUMENTS stay in the last one.
+    # Documents beyond MOST_DOCUMENTS stay in the last one.
     first = torch.full((MOST_DOCUMENTS + 1,), ROWS, device=tokens.device)
     return first.scatter_reduce(0, document.clamp(max=MOST_DOCUMENTS - 1), position, "amin")
 

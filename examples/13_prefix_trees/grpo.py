@@ -101,7 +101,7 @@ def log_p_of_tree(sequences: Tensor) -> Callable[[Policy], Tensor]:
 
 
 def log_p_of_pack(sequences: Tensor) -> Callable[[Policy], Tensor]:
-    """The same by packed sequences, each with its prompt."""
+    """Log probabilities by packed sequences, each with its prompt."""
     count, length = sequences.shape
     positions = torch.arange(length, device=sequences.device).repeat(count)
     attend = attend_by(tangram.Mask.varlen(list(range(0, count * length + 1, length))))

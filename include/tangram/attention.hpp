@@ -34,10 +34,11 @@ struct Sink {
   bool empty() const { return seqlen_sink == 0; }
 };
 
-/// What forward and backward share. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if softcap
-/// > 0. Scores may be as large as float32 holds. A backward pass on the CPU is exact for any lse below 2^23 if the call
-/// has all keys of a row that matter. If several stages or ranks share them, probabilities are off by up to half a step
-/// of lse in float32, 4e-3 at 1e5. From 2^23 on lse does not tell them apart, and gradients that need them become NaN.
+/// Options shared by forward and backward. Scores are `s = softmax_scale * q.k`, then `softcap * tanh(s / softcap)` if
+/// softcap > 0. Scores may be as large as float32 holds. A backward pass on the CPU is exact for any lse below 2^23 if
+/// the call has all keys of a row that matter. If several stages or ranks share them, probabilities are off by up to
+/// half a step of lse in float32, 4e-3 at 1e5. From 2^23 on lse does not tell them apart, and gradients that need them
+/// become NaN.
 struct AttnOptions {
   /// Unset: 1 / sqrt(head_dim). Must be finite and positive.
   std::optional<float> softmax_scale;
@@ -49,8 +50,8 @@ struct AttnOptions {
   int sm_margin = 0;
 };
 
-/// Memory of the device in which a call computes, of any content, aligned to 256 bytes. None: the backend finds its
-/// own, which the calls on a device share.
+/// Device memory for a call, of any content, aligned to 256 bytes. None: the backend uses memory of its own, which all
+/// calls on a device share.
 struct AttnWorkspace {
   void* data = nullptr;
   int64_t bytes = 0;
@@ -78,8 +79,8 @@ struct AttnForwardArgs {
   ConstTensorView v_local;
   /// At least AttnBackend::workspace_bytes, or none.
   AttnWorkspace workspace;
-  /// In place of MaskRequest::local_ranges: a table that write_local_kv_table() wrote (local_kv_table.hpp), in
-  /// memory(), read when the call runs. Null: none. Keys of it lie in k_local and v_local, which must be given.
+  /// Local K/V table instead of MaskRequest::local_ranges, written by write_local_kv_table() (local_kv_table.hpp) in
+  /// memory(). Read when the call runs; null: none. Keys of it lie in k_local and v_local, which must be given.
   const void* local_kv_table = nullptr;
 };
 
@@ -120,7 +121,7 @@ struct AttnBackwardArgs {
   void* keys_ready = nullptr;
 };
 
-/// What the arguments say.
+/// Call options that the arguments imply.
 CallOptions call_options(const AttnBackwardArgs& args);
 
 class TokenAttention;
@@ -128,7 +129,7 @@ class TokenAttention;
 /// Where tensors lie.
 enum class MemoryKind : int { kHost = 0, kDevice = 1 };
 
-/// What a backend can do.
+/// Capabilities of a backend.
 struct AttnCaps {
   /// `cpu`, `reference`, `sm90`, ...
   std::string_view name;
@@ -142,15 +143,15 @@ struct AttnCaps {
   /// Keys on their way that a call can wait for, counted by flags; 0: all must be there. Where it is positive, calls
   /// can also store gradients row by row: AttnBackwardArgs::places.
   int max_ready_flags = 0;
-  /// As MaskRequest::local_ranges has it; negative: calls read all keys from k and v.
+  /// Halo of local K/V, in keys, as in MaskRequest::local_ranges; negative: calls read all keys from k and v.
   int local_kv_halo = -1;
 };
 
 /// Attention on one device. Calls are ordered on `stream` (a cudaStream_t; null and ignored on the CPU, where they
 /// return when done). All views and pointers of a call lie in memory().
 ///
-/// A mask becomes calls in three steps: build() derives metadata from it on the host, install() puts these into a slot,
-/// and forward() and backward() read the slot.
+/// A mask becomes calls in three steps. build() derives metadata on the host, install() puts them into a slot,
+/// forward() and backward() read the slot.
 class AttnBackend {
  public:
   virtual ~AttnBackend() = default;
@@ -162,36 +163,37 @@ class AttnBackend {
   /// Throws InvalidArgument for a shape that the backend cannot do, naming what it can.
   virtual void check(const AttnShape& /*shape*/) const {}
 
-  /// What backward calls of these masks and options read. A guess from the slices: build() may find another part to be
-  /// better.
+  /// Mask part that backward calls of these masks and options read. A guess from the slices: build() may find another
+  /// part to be better.
   virtual MaskPart backward_part(std::span<const std::span<const AttnSlice>> /*masks*/, const AttnShape& /*shape*/,
                                  const CallOptions& call) const {
     return call.deterministic ? MaskPart::kBackwardOrdered : MaskPart::kBackward;
   }
 
-  /// On any thread, without a call of the device's runtime. Throws InvalidArgument for what the backend cannot do.
+  /// Derives the metadata of a mask. May run on any thread and calls no runtime of the device. Throws InvalidArgument
+  /// for what the backend cannot do.
   virtual std::unique_ptr<MaskMetadata> build(const MaskRequest& request) const = 0;
 
-  /// An exact slot, or a padded one for any masks of `capacity`. The latter may allocate and wait; its calls wait for
-  /// no keys, read keys elsewhere by a table of the call alone, and are deterministic just as `capacity` says. Throws
+  /// An exact slot, or a padded one for any masks of `capacity`. A padded slot may allocate and wait. Its calls wait
+  /// for no keys, read local K/V by a table of the call alone, and are deterministic just as `capacity` says. Throws
   /// InvalidArgument for what the backend cannot do, NotAvailable where its device is missing.
   virtual std::unique_ptr<MaskSlot> make_slot(const AttnShape& shape, const MaskCapacity* capacity = nullptr) const = 0;
 
-  /// Into an exact slot: adds the parts, or replaces them; calls of other parts may be made meanwhile. `stream` is
-  /// ignored. Into a padded slot: by one copy on `stream`, which must not be being captured, behind all calls that read
-  /// the mask before; allocates no memory of the device, and waits only where the copies of several earlier masks have
-  /// not run yet. Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
+  /// Installs metadata in a slot. Exact slot: adds the parts, or replaces them; calls of other parts may be made
+  /// meanwhile. `stream` is ignored. Into a padded slot: one copy on `stream`, which must not be capturing, behind all
+  /// calls that read the mask before. Allocates no device memory; waits only if the copies of several earlier masks
+  /// have not run yet. Throws InvalidArgument, before anything is enqueued, for a mask that does not fit.
   virtual void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream = nullptr) const = 0;
 
-  /// Into a padded slot: a mask that lies in the memory of the device, by kernels on `stream`. No host waits for it,
-  /// and it may be captured but for the first time, when it allocates. A mask that turns out to be wrong shows nothing,
-  /// and MaskSlot::check_errors() tells. Throws InvalidArgument, before anything is enqueued, for what can be seen
-  /// without the data.
+  /// Installs a mask in device memory in a padded slot, by kernels on `stream`. No host waits for it, and it may be
+  /// captured but for the first time, when it allocates. A mask that turns out to be wrong shows nothing, and
+  /// MaskSlot::check_errors() tells. Throws InvalidArgument, before anything is enqueued, for what can be seen without
+  /// the data.
   virtual void install_device(MaskSlot& /*slot*/, const MaskData& /*data*/, void* /*stream*/) const {
     throw InvalidArgument("AttnBackend::install_device: needs a backend with padded slots (got another)");
   }
 
-  /// What a call needs as its workspace; 0: none. For `pass`, and the parts of it that are installed.
+  /// Workspace bytes of a call; 0: none. For `pass`, and the parts of it that are installed.
   virtual int64_t workspace_bytes(const MaskSlot& /*slot*/, AttnPass /*pass*/) const { return 0; }
 
   /// Validates the arguments against the slot's shape and throws InvalidArgument before anything is computed; also for
@@ -204,7 +206,7 @@ class AttnBackend {
   virtual const TokenAttention* token_attention() const { return nullptr; }
 };
 
-/// Of one mask.
+/// Options of one mask slot, so of the calls with one mask.
 struct SlotOptions {
   std::span<const KeyReadyFlag> ready_flags = {};
   std::span<const LocalKvRange> local_ranges = {};

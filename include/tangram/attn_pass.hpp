@@ -8,7 +8,7 @@ namespace tangram {
 
 enum class AttnPass : int { kForward = 0, kBackward = 1 };
 
-/// What something is prepared or needed for.
+/// Passes for which something is prepared or needed.
 enum class AttnPasses : int { kBoth = 0, kForward = 1, kBackward = 2 };
 
 /// Which backward calls something is prepared for: deterministic ones, whose additions wait for each other, the others,

@@ -20,8 +20,8 @@ struct AttnBackendOptions {
   /// Instruction set of backend `cpu`: `baseline`, `avx2`, `avx512` or `avx512_bf16`; empty: TANGRAM_CPU_ISA, or the
   /// best that the machine has.
   std::string cpu_isa;
-  /// The backend then works on host memory whatever its device is: tensors are copied there and results back around
-  /// each call, on the device that is current when it is made. Without effect on those that do so anyway.
+  /// The backend then works on host memory, whatever its device is. Each call copies tensors to the device that was
+  /// current at construction, and results back. Without effect on those that do so anyway.
   bool host_memory = false;
 };
 
@@ -29,7 +29,7 @@ struct AttnBackendOptions {
 struct AttnBackendInfo {
   std::string name;
   bool available = false;
-  /// What it will use (`avx512, 8 threads`), or why it cannot run here.
+  /// Hardware that it uses (`avx512, 8 threads`), or the reason why it cannot run here.
   std::string detail;
   /// Where its tensors lie without AttnBackendOptions::host_memory.
   MemoryKind memory = MemoryKind::kHost;

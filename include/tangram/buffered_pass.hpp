@@ -27,7 +27,7 @@ struct BufferedPassSpec {
   int64_t user_bytes = 0;                ///< of the caller's, which change with the tables
 };
 
-/// What one rank moves by one plan.
+/// Tables of the rows that one rank moves by one plan.
 struct BufferedTables {
   Exchange exchange;                   ///< of all rows; read backwards, of their gradients. Pieces by peer
   std::vector<LocalKvRange> own_rows;  ///< that begin() copies, as in DevicePassSpec
@@ -36,10 +36,10 @@ struct BufferedTables {
   std::vector<Range> left, absent;     ///< of the sums, as in DevicePass::leave_rows
 };
 
-/// An epoch is begin, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on
-/// the tables: kernels read how much they have to do. So each epoch tells all peers, and waits for all, even where no
-/// rows move between two ranks; rows are moved by kernels, before the kernels that need them; each pass has a slot of
-/// its own. Epochs stand in one sequence with those of all other passes of the communicator. Not thread-safe.
+/// An epoch is begin, and end or finish_reduce_and_end. What is put on a stream depends on the spec alone, not on the
+/// tables: kernels read how much they have to do. So each epoch notifies all peers and waits for all, even if two ranks
+/// exchange no rows. Kernels move the rows, before the kernels that need them; each pass has a slot of its own. Epochs
+/// stand in one sequence with those of all other passes of the communicator. Not thread-safe.
 class BufferedPass {
  public:
   virtual ~BufferedPass() = default;
@@ -47,23 +47,23 @@ class BufferedPass {
   /// Rows behind the last one of a plan that are zeros, since kernels read whole tiles of keys.
   static constexpr int64_t kZeroRows = 256;
 
-  /// Enqueues one copy of tables and of what `write` puts into user_bytes, behind all that reads those before: epochs
-  /// that are put on `stream` afterwards, captured ones whenever they are replayed after it, are of these. Their calls
-  /// are of the facts that DeviceCommunicator::set_call_fingerprint named last. Allocates nothing, needs no rendezvous,
-  /// and waits only where the copies of several earlier tables have not run. Throws InvalidArgument before anything is
+  /// Enqueues one copy of tables and of what `write` puts into user_bytes, behind all work that reads the old ones.
+  /// Epochs put on `stream` later use the new ones, as do captured epochs that are replayed later. Their calls are of
+  /// the facts that DeviceCommunicator::set_call_fingerprint named last. Allocates nothing, needs no rendezvous, and
+  /// waits only where the copies of several earlier tables have not run. Throws InvalidArgument before anything is
   /// enqueued for tables beyond the spec, and for a stream that is being captured.
   virtual void set(const BufferedTables& tables, const std::function<void(std::byte*)>& write, void* stream) = 0;
   /// Where the user's bytes lie on the device, aligned to 256.
   virtual const std::byte* user_data() const = 0;
 
-  /// Opens an epoch, and copies and sends rows of `sources`, contiguous ones, one for each receive buffer; later work
-  /// on `stream` finds what others have sent.
+  /// Opens an epoch, copies and sends rows of `sources` (contiguous, one for each receive buffer). Later work on
+  /// `stream` finds what peers have sent.
   virtual void begin(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
-  /// The same beside work that follows on `stream`, of which some must wait for the event that is returned, a
-  /// cudaEvent_t, before the epoch goes on.
+  /// Like begin(), beside work that follows on `stream`. Returns a cudaEvent_t: a stream must wait for it before the
+  /// epoch goes on.
   virtual void* begin_beside(AttnPass pass, std::span<const ConstTensorView> sources, void* stream) = 0;
   virtual TensorView recv_buffers(AttnPass pass, int tensor) const = 0;
-  /// By rank, in device memory: where rows of return tensor `tensor` go, null for this rank.
+  /// Destinations of rows of return tensor `tensor`, by rank, in device memory; null for this rank.
   virtual void* const* return_areas(int tensor) const = 0;
   /// After the kernel that stored partial rows there; as in DevicePass.
   virtual void finish_reduce_and_end(std::span<const ConstTensorView> own, std::span<const TensorView> sums,

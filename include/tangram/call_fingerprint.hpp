@@ -13,8 +13,9 @@
 
 namespace tangram {
 
-/// What must be alike on all ranks although no table shows it: the mask and plan of a pass, and what it was asked for.
-/// Sent in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the value itself.
+/// Facts of a call that must be equal on all ranks and are in no table. They are mask and plan of a pass, and the
+/// requested results. Sent in the headers of operations (Communicator::set_call_fingerprint). A word is a hash or the
+/// value itself.
 struct CallFingerprint {
   enum Fact : int {
     kMask,      ///< hash

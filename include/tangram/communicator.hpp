@@ -39,8 +39,8 @@ struct LseReduceTensors {
   float* lse = nullptr;
 };
 
-/// What a transport really moved, on this rank, since construction or `reset_counters`. Rows are tensor rows: a token
-/// whose K and V both move counts twice. Control messages do not count.
+/// Rows and bytes that a transport really moved, on this rank, since construction or `reset_counters`. Rows are tensor
+/// rows: a token whose K and V both move counts twice. Control messages do not count.
 struct TrafficCounters {
   int64_t rows_sent = 0;
   int64_t rows_received = 0;
@@ -61,17 +61,17 @@ struct CommTimes {
 class CommHandle {
  public:
   virtual ~CommHandle() = default;
-  /// Returns when the operation is done on this rank: received rows may be read, sent rows overwritten.
-  /// Throws InvalidArgument when the ranks' arguments do not fit together (nothing was sent, the communicator stays
-  /// usable), Timeout (naming peer and operation) or CommError (a peer gave up). A second call repeats the outcome.
+  /// Returns when the operation is done on this rank: received rows may be read, sent rows overwritten. Throws
+  /// InvalidArgument if the ranks' arguments do not fit together: nothing was sent, and the communicator stays usable.
+  /// Throws Timeout, naming peer and operation, and CommError if a peer gave up. A second call repeats the outcome.
   virtual void wait() = 0;
   /// Valid once `wait` has returned.
   virtual CommTimes times() const = 0;
 };
 
-/// The collectives of one group. Every rank makes the same calls in the same order, from one thread at a time; each
-/// call validates its arguments on all ranks before anything is sent, and is asynchronous: buffers stay untouched until
-/// the handle is waited for. The tables are copied. `label` names the operation in errors and traces.
+/// The collectives of one group. Every rank makes the same calls in the same order, from one thread at a time. Each
+/// call validates its arguments on all ranks before anything is sent. Calls are asynchronous: buffers stay untouched
+/// until the handle is waited for. The tables are copied. `label` names the operation in errors and traces.
 ///
 /// NOTE [operation order]: operations take effect on a rank in call order, so that several group_reduces under way may
 /// add into the same owned rows.
@@ -89,8 +89,8 @@ class Communicator {
   /// Every row range of `src` goes to exactly the ranks that need it. See Exchange.
   virtual std::unique_ptr<CommHandle> group_cast(const Exchange& exchange, std::span<const CastTensor> tensors,
                                                  std::string_view label) = 0;
-  /// The reverse: partial rows of all ranks are reduced into their owner's, in rank order, so that results do not
-  /// depend on timing. kSum or kAvg.
+  /// The reverse: partial rows of all ranks are reduced into their owner's. The order is that of ranks, so that results
+  /// do not depend on timing. kSum or kAvg.
   virtual std::unique_ptr<CommHandle> group_reduce(const Exchange& exchange, std::span<const ReduceTensor> tensors,
                                                    ReduceOp op, std::string_view label) = 0;
   virtual std::unique_ptr<CommHandle> group_reduce_lse(const Exchange& exchange, const LseReduceTensors& tensors,
@@ -99,15 +99,16 @@ class Communicator {
   virtual std::unique_ptr<CommHandle> all_to_all_v(const ConstTensorView& send, std::span<const int64_t> send_rows,
                                                    const TensorView& recv, std::span<const int64_t> recv_rows,
                                                    std::string_view label) = 0;
-  /// In place over all ranks, in rank order.
+  /// Reduces `values` in place over all ranks, in rank order.
   virtual void all_reduce(std::span<float> values, ReduceOp op, std::string_view label) = 0;
   virtual void barrier(std::string_view label) = 0;
   /// Throws InvalidArgument on every rank, naming `what` and the ranks that differ, unless all passed the same value.
   /// Called with the hash of mask and config before the first transfer.
   virtual void require_agreement(uint64_t value, std::string_view what) = 0;
 
-  /// What the calls that follow belong to, until it is set anew. Compared in each operation between ranks that have
-  /// both said it: InvalidArgument on every rank, naming what differs, before anything else is compared or sent.
+  /// Sets the call to which the following operations belong. In each operation ranks that have set one compare it. If
+  /// they differ, every rank throws InvalidArgument that names the difference, before anything else is compared or
+  /// sent.
   virtual void set_call_fingerprint(const CallFingerprint& fingerprint) = 0;
 
   /// Takes this rank's part in the group's next operation, whichever it is, by refusing it: it throws InvalidArgument

@@ -63,13 +63,13 @@ struct OverlapConfig {
   /// Remote stages of a pass; stage 0, the local one, is not counted. 0 lets the cost model choose.
   int num_stages_fwd = 0;
   int num_stages_bwd = 0;
-  /// Keeps the remote K/V of the last forward stage for the backward pass, which then starts with them, so that their
-  /// gradients move while local work remains and the tail of the pass is hidden. Costs that stage's rows of memory.
+  /// Keeps the remote K/V of the last forward stage for the backward pass, which starts with them. Their gradients then
+  /// move while local work remains, and the tail of the pass is hidden. Costs that stage's rows of memory.
   bool keep_remote_kv = false;
   /// Between GPUs.
   LaunchOrder launch_order = LaunchOrder::kAuto;
-  /// Of kAuto and kSmMargin, in [0, 128]; 0: as many as the transport takes. Where copy engines move rows there is
-  /// none.
+  /// Multiprocessors that kAuto and kSmMargin leave to the transport, in [0, 128]; 0: as many as the transport takes.
+  /// Where copy engines move rows there is none.
   int sm_margin = 0;
 
   friend bool operator==(const OverlapConfig&, const OverlapConfig&) = default;

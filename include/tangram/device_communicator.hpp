@@ -44,9 +44,9 @@ struct ReturnTensor {
   int64_t owned_rows = 0;
   int heads = 0;
   int dim = 0;
-  /// Of what is given to reduce(): kFloat32, or reduce_dtype, which needs no conversion.
+  /// Dtype of the tensors that reduce() gets: kFloat32, or reduce_dtype, which needs no conversion.
   DType partial_dtype = DType::kFloat32;
-  /// In which rows move: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
+  /// Dtype in which rows move: kFloat32 or kBFloat16. Sums are always made in float32 and rounded once.
   DType reduce_dtype = DType::kFloat32;
 
   friend bool operator==(const ReturnTensor&, const ReturnTensor&) = default;
@@ -56,20 +56,20 @@ class BufferedPass;
 struct BufferedPassSpec;
 class DevicePass;
 
-/// Of the ranks' tables what the others must know, where all ranks know all of it beforehand.
+/// The parts of all ranks' tables that peers need, if every rank knows them beforehand.
 struct AgreedRows {
   std::vector<int64_t> recv_buffers;  ///< by rank: rows of the receive buffers
-  /// By rank: where in what comes back to it the rows of each stage and source begin, [stage * size + source]: rows of
-  /// `reduces`' sends, by stage, then by source.
+  /// Begin, by rank, of the returned rows of each stage and source, at [stage * size + source]. They are ordered by
+  /// stage, then by source.
   std::vector<std::vector<int64_t>> return_begin;
   std::vector<int64_t> return_rows;  ///< by rank: of all of them
-  /// By stage, then by rank: the tables of all ranks, kept as long as this. Transports over
-  /// several nodes read them; empty: they gather them.
+  /// Tables of all ranks, by stage, then by rank; kept as long as this object. Transports over several nodes read them;
+  /// empty: they gather them.
   std::vector<std::vector<const Exchange*>> casts, reduces;
 };
 
-/// What one pass (forward or backward of one plan) moves. The same number of stages and the same tensor shapes on all
-/// ranks; tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
+/// Transfers of one pass (forward or backward of one plan). Equal numbers of stages and tensor shapes on all ranks;
+/// tables and row counts are the rank's own. See Exchange for how the tables of two ranks fit together.
 struct DevicePassSpec {
   std::string label;            ///< in errors and traces, alike on all ranks: `forward`, `backward`
   std::vector<Exchange> casts;  ///< by stage: rows of the sources -> rows of the receive buffers; all tensors alike
@@ -79,26 +79,25 @@ struct DevicePassSpec {
   /// Rows of this rank's own that begin() copies: from rows `row` on of its sources to rows `keys` of the receive
   /// buffers. Disjoint, and none that a cast brings.
   std::vector<LocalKvRange> own_rows;
-  /// Copies of the receive buffers. One is taken by each begin() and given back by end(): two let a rank run one pass
-  /// ahead of its peers, one more is needed for each pass that is kept (end_kept).
+  /// Copies of the receive buffers. begin() takes a slot, end() releases it. Two slots let a rank run one pass ahead of
+  /// its peers; each kept pass (end_kept) needs one more.
   int num_slots = 2;
   /// Copies of the areas in which partial gradients arrive, as num_slots.
   int num_return_slots = 2;
-  /// Receive buffers hold nothing for the caller between end() and begin(), nor do the areas of partial gradients: so
-  /// passes of a communicator that say so share memory, as much as the largest needs, where the transport can. Alike on
-  /// all ranks. With more than two slots receive buffers are the pass's own nevertheless.
+  /// Whether the caller needs no receive buffers or areas of partial gradients between end() and begin(). Such passes
+  /// of a communicator share memory, as much as the largest needs, if the transport supports it. Alike on all ranks.
+  /// With more than two slots receive buffers are the pass's own nevertheless.
   bool shares_memory = false;
   /// The pass is open while another one of its communicator is: it shares memory with such passes alone.
   bool opens_beside = false;
-  /// Casts, ascending and without the first, that bring rows to where others landed or were used before in the epoch:
-  /// they are sent once their receivers have called release_credit(). Alike on all ranks; only where there is
+  /// Casts whose rows overwrite rows that were received or used earlier in the epoch. They are sent once their
+  /// receivers have called release_credit(). Ascending, without the first cast. Alike on all ranks; only where there is
   /// RecvBufferReuse.
   std::vector<int> credited;
   /// Whether wait_send() is called, so that sources may change before end().
   bool reuses_sources = false;
-  /// Another pass of the same communicator whose receive buffers this one uses instead of its own, so that a backward
-  /// pass works on rows that the forward pass kept; its `recv_buffers` must be equal and num_slots is then ignored. Or
-  /// null.
+  /// Another pass of the communicator whose receive buffers this one uses: a backward pass works on rows that the
+  /// forward pass kept. Its receive buffers must be equal; num_slots is then ignored. Or null.
   std::shared_ptr<DevicePass> recv_buffers_of;
   /// All ranks have agreed (Agreement) on what their specs follow from, this among it. Then nothing is
   /// compared, and there is no rendezvous if the transport has enough shared memory. Or null.
@@ -107,9 +106,9 @@ struct DevicePassSpec {
   bool leaves_rows = false;
 };
 
-/// Where a kernel may store partial gradients itself instead of calling `reduce`: rows `partial` of one return tensor
-/// belong at rows `row` and on of a contiguous tensor of reduce_dtype that begins at `base`, possibly memory of another
-/// GPU. `base` is one for each owner, and `row` the same for all return tensors and slots.
+/// Destination of partial gradients that a kernel stores itself instead of calling `reduce`. Rows `partial` of one
+/// return tensor go to rows `row` and on of a contiguous tensor of reduce_dtype at `base`, which may be memory of
+/// another GPU. `base` is one for each owner, and `row` the same for all return tensors and slots.
 struct ReturnTarget {
   int owner = 0;
   Range partial;
@@ -125,17 +124,17 @@ struct KeptSlot {
 
 /// The transfers of one pass, prepared: everything that an epoch needs is allocated. Not thread-safe.
 ///
-/// An epoch is begin, then casts and reduces of its stages in any order that is the same on all ranks, then end.
-/// Epochs of all passes of a communicator form one sequence, which must be the same on all ranks (checked on the
-/// device: a rank that opens another pass ends in CommError that names both). Over several nodes stages are cast in
-/// ascending order, since a row that crossed for one stage serves later ones. `stream` is the compute stream; all calls
-/// of an epoch, and successive epochs, must be in order on it (one stream, or streams ordered by events). Transfers run
-/// on streams of the communicator's own, forked from and joined with `stream` by events.
+/// An epoch is begin, then casts and reduces of its stages in any order that is the same on all ranks, then end. Epochs
+/// of all passes of a communicator form one sequence, the same on all ranks. The device checks it: if a rank opens
+/// another pass, check() throws CommError that names both. Over several nodes stages are cast in ascending order, since
+/// a row that crossed for one stage serves later ones. `stream` is the compute stream. All calls of an epoch, and
+/// successive epochs, must be ordered on it: one stream, or streams ordered by events. Transfers run on streams of the
+/// communicator's own, forked from and joined with `stream` by events.
 ///
 /// Nothing here synchronises the host, allocates, or polls on the host. Calls only enqueue; errors of peers show in
-/// DeviceCommunicator::check. All calls can be captured into a CUDA graph as long as a whole epoch is captured, except
-/// where transport nccl says otherwise; the slot is then the captured one at each replay, whose epoch number comes from
-/// device memory. Replays count in the epoch sequence like calls.
+/// DeviceCommunicator::check. All calls can be captured into a CUDA graph as whole epochs, with exceptions of transport
+/// nccl. Each replay uses the captured slot; the epoch number comes from device memory. Replays count in the epoch
+/// sequence like calls.
 class DevicePass {
  public:
   virtual ~DevicePass() = default;
@@ -146,7 +145,7 @@ class DevicePass {
   /// receive buffers, for later work on `stream`; or none, and nothing is copied.
   virtual int begin(std::span<const ConstTensorView> own, void* stream) = 0;
   int begin(void* stream) { return begin({}, stream); }
-  /// In a slot that end_kept of a pass with the same receive buffers kept: its rows are still there.
+  /// Begins an epoch in a slot that end_kept of a pass with equal receive buffers kept: its rows are still there.
   virtual int begin_kept(KeptSlot kept, void* stream) = 0;
 
   /// Receive buffer `tensor` of slot `slot`, always the same address for the same slot. Local rows that are not
@@ -167,17 +166,17 @@ class DevicePass {
   /// Later work on `stream` may overwrite what this rank sends in `stage`, which was cast before. Only where
   /// DevicePassSpec::reuses_sources.
   virtual void wait_send(int /*stage*/, void* /*stream*/) {}
-  /// Of a stage that is credited, before its cast: once what is on `stream` has ended peers may overwrite what `stage`
-  /// brings to this rank. They hear of it by the next cast or wait_group_cast at the latest.
+  /// Releases the credit of a credited stage, before its cast: once the work on `stream` has ended, peers may overwrite
+  /// the receive buffer of `stage`. Peers learn of it by the next cast or wait_group_cast at the latest.
   virtual void release_credit(int /*stage*/, void* /*stream*/) {}
-  /// Later work on `stream` starts on the device when the transfer of `stage`, which was cast before, is about to, or
-  /// later: so that a kernel that fills the device cannot keep it waiting. Does not wait for rows. Nothing where
-  /// transfers need no multiprocessors.
+  /// Later work on `stream` starts on the device no earlier than the transfer of `stage`, which was cast before. So a
+  /// kernel that fills the device cannot keep the transfer waiting. Does not wait for rows. Nothing where transfers
+  /// need no multiprocessors.
   virtual void wait_started(int /*stage*/, void* /*stream*/) {}
   /// Multiprocessors that transfers take while they run, as far as the transport knows.
   virtual int transfer_sms() const { return 0; }
-  /// For kernels that wait inside, where they can (DeviceCommunicator::kernel_transfers). Everything that peers wait
-  /// for must be enqueued before such a kernel: call all casts of the epoch first.
+  /// Flags for kernels that wait inside, if the transport supports that (DeviceCommunicator::kernel_transfers).
+  /// Everything that peers wait for must be enqueued before such a kernel: call all casts of the epoch first.
   virtual KvReadyFlags ready_flags() const = 0;
 
   /// Sends the partial rows of `stage` to their owners. `partials`: one per return tensor, `[partial_rows, heads,
@@ -191,15 +190,15 @@ class DevicePass {
   /// Tells the owners that all rows of `stage` are stored, at once or with finish_reduce; after the kernel that stored
   /// them, on `stream`.
   virtual void signal_returned(int stage, void* stream) = 0;
-  /// Waits on the device until the partial rows of all stages have come and adds them: `sums[t]` becomes `own[t]` plus
-  /// the peers' rows, rounded; the terms of a row in rank order with `own` in the place of this rank, in float32:
-  /// bitwise reproducible. own: `[owned_rows, heads, dim]` float32 or reduce_dtype; sums: the same shape, any dtype;
-  /// they may be the same memory when their dtypes are equal. Both contiguous.
+  /// Waits on the device until the partial rows of all stages have come, and adds them: `sums[t]` becomes `own[t]` plus
+  /// the peers' rows, rounded. The terms of a row are added in float32 in rank order, `own` in the place of this rank,
+  /// so sums are bitwise reproducible. own: `[owned_rows, heads, dim]`, float32 or reduce_dtype. sums: the shape of
+  /// own, any dtype; the same memory if the dtypes are equal. Both contiguous.
   virtual void finish_reduce(std::span<const ConstTensorView> own, std::span<const TensorView> sums, void* stream) = 0;
 
-  /// From now on finish_reduce leaves these rows of the sums alone: nothing comes back for them, and the kernel that
-  /// computed the own part wrote it there. Of the rows `absent` nothing is read from `own`, which counts as zeros. Both
-  /// ascending and disjoint. Once; returns false, and does nothing, where a transport cannot.
+  /// finish_reduce leaves these rows of the sums alone from now on. No partial rows return for them, and the kernel
+  /// that computed the own part stored it there. Of the rows `absent` nothing is read from `own`, which counts as
+  /// zeros. Both ascending and disjoint. Once; returns false, and does nothing, where a transport cannot.
   virtual bool leave_rows(std::span<const Range> /*rows*/, std::span<const Range> /*absent*/ = {}) { return false; }
 
   /// finish_reduce, then end.
@@ -212,7 +211,7 @@ class DevicePass {
   /// Closes the epoch: later work on `stream` may overwrite sources and partials, and the slot is given back to the
   /// peers. All stages must have been cast and reduced.
   virtual void end(void* stream) = 0;
-  /// The same, but the receive buffers stay this rank's until begin_kept or drop_kept.
+  /// Like end(), but the receive buffers stay this rank's until begin_kept or drop_kept.
   virtual KeptSlot end_kept(void* stream) = 0;
   /// Gives a kept slot back. In the same order on all ranks, like begin.
   virtual void drop_kept(KeptSlot kept) = 0;
@@ -225,7 +224,7 @@ enum class RecvBufferReuse {
   kByCredit,  ///< peers push as soon as DevicePass::release_credit has told them
 };
 
-/// What kernels can do themselves in the passes of a communicator, and what else passes may make use of.
+/// Abilities of kernels in the passes of a communicator, and other abilities of its passes.
 struct KernelTransfers {
   bool wait_for_rows = false;    ///< there are flags: DevicePass::arrivals
   bool store_at_owners = false;  ///< DevicePass::return_targets, leave_rows
@@ -237,11 +236,11 @@ struct KernelTransfers {
 class Agreement {
  public:
   virtual ~Agreement() = default;
-  /// What all ranks make next is of the plan with these facts, with the same `options`. Throws InvalidArgument on every
-  /// rank, naming what differs, unless that is so: now, or, on ranks that came first, from DevicePass::begin and
-  /// DeviceCommunicator::check. The group is broken then.
+  /// Agrees that all ranks make their next object from the plan with these facts and equal `options`. Throws
+  /// InvalidArgument on every rank, naming what differs, unless that is so: now, or, on ranks that came first, from
+  /// DevicePass::begin and DeviceCommunicator::check. The group is broken then.
   virtual void agree(const CallFingerprint& fingerprint, uint64_t options) = 0;
-  /// In place of agree() on a rank that cannot: InvalidArgument with `reason` on the others.
+  /// Replaces agree() on a rank that cannot take part; the others throw InvalidArgument with `reason`.
   virtual void refuse(std::string_view reason) = 0;
   /// Returns when all ranks have agreed on what this one was the last to name, so that collective calls may follow.
   /// Throws Timeout, naming who has not come.
@@ -280,12 +279,12 @@ class DeviceCommunicator {
   /// ranks, where the transport has none. Throws InvalidArgument on every rank unless all give the same spec.
   virtual std::unique_ptr<BufferedPass> make_buffered_pass(const BufferedPassSpec& spec);
 
-  /// What the epochs that follow belong to, until it is set anew, as Communicator::set_call_fingerprint: when ranks
-  /// that have both said it open an epoch for different calls, their check() throws InvalidArgument, naming what
-  /// differs. On GPUs ranks compare 19 bits of a hash.
+  /// Sets the call to which the following epochs belong, like Communicator::set_call_fingerprint. If two ranks open an
+  /// epoch for different calls, check() throws InvalidArgument that names the difference. On GPUs ranks compare 19 bits
+  /// of a hash.
   virtual void set_call_fingerprint(const CallFingerprint& fingerprint) = 0;
 
-  /// In place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
+  /// Reduces in place over all ranks, on the device, in rank order: kSum or kMax of at most kMaxReduceValues float32.
   /// Capturable. Calls must come in the same order on all ranks, but are no epochs.
   virtual void all_reduce(float* device_values, int count, ReduceOp op, void* stream) = 0;
   static constexpr int kMaxReduceValues = 8192;
@@ -300,17 +299,17 @@ class DeviceCommunicator {
   /// Rows and bytes that casts and reduces enqueued on this rank moved over links, as Communicator::counters: equal to
   /// the sums over the tables. Captured work counts once, at capture.
   virtual TrafficCounters counters() const = 0;
-  /// Over several nodes (DeviceCommunicatorConfig::ranks_per_node): what this rank really sent and received inside its
-  /// node and between nodes, rows that it hands on among them. Nothing over one node.
+  /// Rows that this rank really sent and received inside its node and between nodes, with the rows that it forwards
+  /// (DeviceCommunicatorConfig::ranks_per_node). Nothing over one node.
   virtual TrafficCounters within_node() const { return {}; }
   virtual TrafficCounters across_nodes() const { return {}; }
   virtual void reset_counters() = 0;
 
-  /// Memory of this rank's GPU that passes which share memory receive into (DevicePassSpec::shares_memory): slots of
-  /// receive buffers and of rows that come back, each tensor on a multiple of 1 KiB.
+  /// GPU memory of this rank that passes share to receive into (DevicePassSpec::shares_memory). Slots of receive
+  /// buffers and returned rows, each tensor aligned to 1 KiB.
   virtual int64_t shared_bytes() const { return 0; }
-  /// Memory of this rank's GPU in which passes over this communicator compute that bring none of their own, one at a
-  /// time; as large as the largest wants. Throws NotAvailable in a build without CUDA.
+  /// GPU memory of this rank for passes without a workspace of their own, one at a time; as large as the largest needs.
+  /// Throws NotAvailable in a build without CUDA.
   cuda::Workspace& workspace();
 
  private:
@@ -330,42 +329,41 @@ struct DeviceCommunicatorConfig {
   DeviceTransport transport = DeviceTransport::kCopyEngine;
   /// Bounds every wait for a peer, on host and device; 0: Env::timeout_s.
   double timeout_s = 0;
-  /// Of nccl: at most so many thread blocks, and so multiprocessors, of a transfer; 0: 16.
+  /// Most thread blocks of a transfer, and so multiprocessors; 0: 16. nccl only.
   int max_ctas = 0;
-  /// Of copy_engine: hands all copies of a stage over in one call, and all its flags in a second, which takes the host
-  /// less time; no peer sees its rows before all have been sent. Otherwise, while a graph is captured, where ranks
-  /// share a GPU, and with a driver that has no such call, each copy is a call.
+  /// Passes all copies of a stage to the driver in one call, and all its flags in a second. That takes less host time;
+  /// no peer sees its rows before all have been sent. copy_engine only. One call per copy if false, during graph
+  /// capture, if ranks share a GPU, and if the driver lacks the call.
   bool batch_copies = true;
   /// copy_engine only: a host barrier (Communicator::barrier of `control`) after each enqueue that waits for a peer or
-  /// that a peer waits for. Needed if ranks are threads that share a GPU: they share its hardware queues, where waiting
+  /// that a peer waits for. Needed if ranks are threads that share a GPU. They share its hardware queues, where waiting
   /// work of one rank can block the work it waits for. No effect on replayed graphs.
   bool lockstep = false;
   /// Memory that passes share (DevicePassSpec::shares_memory) is what the largest of them wants, to the byte, on every
-  /// rank: for masks that stay. Otherwise there is room in it for other masks of their shapes, with copy_engine 3/8 for
-  /// received rows and as much again for returned gradients, with nccl up to a power of two, so that it hardly ever
-  /// grows. If it is exact, a mask that wants more than all before grows it; so prepare the largest mask first, if it
-  /// is known. Alike on all ranks.
+  /// rank: for masks that stay. Otherwise there is headroom for other masks of their shapes, so that memory hardly ever
+  /// grows. copy_engine: 3/8 for received rows and for returned gradients; nccl: up to a power of two. If it is exact,
+  /// a mask that wants more than all before grows it; so prepare the largest mask first, if it is known. Alike on all
+  /// ranks.
   bool exact_memory = false;
-  /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n: `transport` moves rows between nodes, each row
-  /// to a node once, and copy engines hand it on there; partial gradients of a node are added before they cross. Must
-  /// divide the number of ranks; all of them: one node. 0: nodes as they are found, by hosts or Env::node_id. If they
-  /// are several, NCCL moves rows between them, and inside them copy_engine if that is `transport`; with nccl, which
-  /// hands nothing on, each row goes from its owner to every rank that needs it.
+  /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n. `transport` moves each row to another node once;
+  /// copy engines forward it there. Partial gradients of a node are added before they cross. Must divide the number of
+  /// ranks; all of them: one node. 0: nodes as they are found, by hosts or Env::node_id. With several nodes NCCL moves
+  /// rows between them, copy_engine inside them if `transport` says so. Transport nccl forwards nothing: each row goes
+  /// from its owner to every rank that needs it.
   int ranks_per_node = 0;
-  /// By which numbers errors name the ranks; empty: 0, 1, ...
+  /// Numbers by which errors name the ranks; empty: 0, 1, ...
   std::vector<int> rank_names = {};
-  /// By rank: what errors call its node; empty: nodes have no names.
+  /// Names of the ranks' nodes in errors, by rank; empty: nodes have no names.
   std::vector<std::string> node_names = {};
 };
 
 /// Collective over `control`, which must outlive the result and whose ranks may be threads of one process or processes,
 /// of one node or several. Uses the current CUDA device. Over several nodes the ranks of each must be numbered one
-/// after the other: else InvalidArgument. Throws NotAvailable, naming the reason, without a GPU, in a build without
-/// CUDA, where NCCL is not found (Env::nccl_library) or two ranks have one GPU, and where the GPUs of a node cannot
-/// reach each other.
+/// after the other: else InvalidArgument. Throws NotAvailable with the reason: no GPU, a build without CUDA, NCCL not
+/// found (Env::nccl_library), or two ranks on one GPU. Also if GPUs of a node cannot reach each other.
 ///
-/// Between nodes ranks connect by TCP, at the address by which they reached each other for `control`, and prove to each
-/// other that they know Env::secret, or else one that rank 0 draws and hands round over `control`.
+/// Between nodes ranks connect by TCP, at the addresses of `control`. They prove to each other that they know
+/// Env::secret, or else one that rank 0 draws and distributes over `control`.
 std::unique_ptr<DeviceCommunicator> make_device_communicator(Communicator& control,
                                                              const DeviceCommunicatorConfig& config = {});
 

@@ -43,9 +43,8 @@ struct KeptKv {
   bool valid = false;
   /// Where they are kept on GPUs instead: a slot of the receive buffers.
   int device_slot = -1;
-  /// Remote K and V. A strategy that exchanges heads keeps q, k, v, out, lse and sinks of single rows, if there are
-  /// any, of each of its chunks of heads, all rows; a plan in which queries move the rows of q, k and v that it
-  /// fetched.
+  /// Remote K and V. A strategy that exchanges heads keeps all rows of q, k, v, out, lse and per-row sinks, for each of
+  /// its chunks of heads. A plan with QO communication keeps the rows of q, k and v that it fetched.
   std::vector<HostTensor> tensors;
 };
 
@@ -61,7 +60,7 @@ struct DistForwardArgs {
   /// Where to keep remote K/V, or null. Alike on every rank.
   KeptKv* kept = nullptr;
   AttnOptions options;
-  /// On GPUs: at least forward_workspace_bytes(), or none.
+  /// Workspace on GPUs: at least forward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
 
@@ -80,12 +79,12 @@ struct DistBackwardArgs {
   DsinkReduce dsink_reduce = DsinkReduce::kSum;  // kSsh gradients belong to rows and are never reduced
   const KeptKv* kept = nullptr;                  // what the forward pass kept, or null. Alike on every rank
   AttnOptions options;
-  /// On GPUs: at least backward_workspace_bytes(), or none.
+  /// Workspace on GPUs: at least backward_workspace_bytes(), or none.
   AttnWorkspace workspace;
 };
 
-/// What happened on this rank. `kTransfer` runs beside the others: from the moment all ranks had posted the operation
-/// to its end.
+/// Kind of an event on this rank. `kTransfer` runs beside the others: from the moment all ranks had posted the
+/// operation to its end.
 enum class TraceKind : int {
   kCopyLocal = 0,  ///< own K/V rows into the buffer
   kPostCast,
@@ -109,13 +108,13 @@ struct TraceEvent {
   double end_s = 0;
 };
 
-/// What a pass allocated beside its arguments, counted where it is allocated: rows of others, partial gradients,
-/// float32 results. Not what the backend and the communicator take.
+/// Bytes that a pass allocated beside its arguments: rows of others, partial gradients, float32 results. Not what the
+/// backend and the communicator take.
 struct MemoryUse {
   int64_t remote_kv_rows = 0;  // rows of K (and as many of V) that other ranks own
   int64_t buffer_bytes = 0;    // of all that it allocated
-  /// Of what there was at one time, when it was most: with what a forward pass keeps, and a backward pass was given of
-  /// it. Plan::peak_bytes says what it comes to.
+  /// Largest number of bytes allocated at one time, with what a forward pass keeps for the backward pass.
+  /// Plan::peak_bytes says what it comes to.
   int64_t peak_bytes = 0;
 };
 
@@ -131,17 +130,16 @@ enum class DeviceOverlap : int {
 /// `auto`, `single_launch`, `stages`, `none`.
 std::string_view to_string(DeviceOverlap overlap);
 
-/// What passes on GPUs are prepared for. On host memory every call does what it asks for, and nothing of this is used.
+/// Options for which passes on GPUs are prepared. Unused on host memory, where every call has options of its own.
 struct DistAttentionOptions {
   DeviceOverlap forward = DeviceOverlap::kAuto;
   DeviceOverlap backward = DeviceOverlap::kAuto;
-  /// Also prepares backward(). Without it, memory of forward() alone is held.
+  /// Whether backward() is prepared too. If not, memory of forward() alone is held.
   bool with_backward = true;
   /// Forward passes whose remote rows may be kept at one time, where the plan keeps any.
   int max_kept = 1;
-  /// With a strategy that exchanges heads: the dtypes of out, and of dq, dk and dv, in which they move between the
-  /// ranks of their heads and of their rows: the heads' dtype or float32. Unset: the heads' dtype, and as out.
-  /// Elsewhere not used.
+  /// Strategies that exchange heads: dtypes in which out, and dq, dk and dv, move between the ranks of their heads and
+  /// of their rows. The heads' dtype or float32. Unset: the heads' dtype, and as out. Elsewhere not used.
   std::optional<DType> result_dtype = std::nullopt;
   std::optional<DType> grad_dtype = std::nullopt;
   /// There also: how many sinks of single rows (SinkLayout::kSsh) every call passes; they and their gradients move
@@ -149,30 +147,31 @@ struct DistAttentionOptions {
   int64_t row_sinks = 0;
 };
 
-/// One rank's part in distributed attention by a plan, by any strategy and movement. q, k, v and all results lie in the
-/// memory in which the backend works: the host's, where ranks meet in a Communicator, or that of the rank's GPU, where
-/// they meet in a DeviceCommunicator.
+/// One rank's part in distributed attention by a plan, by any strategy and movement. q, k, v and all results are in the
+/// memory in which the backend works. It is the host's if ranks use a Communicator, and that of the rank's GPU if they
+/// use a DeviceCommunicator.
 ///
 /// NOTE [overlap]: the group_cast of the next stage is posted before a stage computes. Backward, the dk and dv of a
-/// stage move while later stages compute. For the order of the stages see NOTE [kept stage] in plan.hpp; when the
-/// plan keeps a stage but the caller passes no KeptKv, backward casts it like the others. On GPUs see DeviceOverlap.
+/// stage move while later stages compute. For the order of the stages see NOTE [kept stage] in plan.hpp. If the plan
+/// keeps a stage but the caller passes no KeptKv, backward casts it like the others. On GPUs see DeviceOverlap.
 ///
 /// NOTE [stream order]: on GPUs a pass only puts work on streams, never waits for the GPU and can be captured in a CUDA
-/// graph. It is ordered on the caller's stream like one kernel: it starts after what the stream holds and has ended,
-/// transfers of this rank's rows included, before what is put on it next. Passes of one object must be ordered on their
-/// streams; all ranks call the same passes of the same objects in the same order. What goes wrong on the device, or at
-/// a peer, shows in DeviceCommunicator::check.
+/// graph. On the caller's stream it is ordered like one kernel. It starts after earlier work of the stream; later work
+/// of the stream starts after its end, transfers of this rank's rows included. Passes of one object must be ordered on
+/// their streams; all ranks call the same passes of the same objects in the same order. What goes wrong on the device,
+/// or at a peer, shows in DeviceCommunicator::check.
 class DistAttention {
  public:
-  /// Collective: throws InvalidArgument on every rank when ranks disagree on mask, config or dispatch, when cp_size
-  /// is not the communicator's size, when the backend works on memory of the other kind, or when queries move and it
-  /// does not take delta (AttnCaps::delta). `communicator` and `backend` must outlive the object.
+  /// Collective: throws InvalidArgument on every rank if ranks disagree on mask, config or dispatch, or if cp_size is
+  /// not the communicator's size. It throws too if the backend works on memory of the other kind, or lacks
+  /// AttnCaps::delta for QO communication. `communicator` and `backend` must outlive the object.
   DistAttention(std::shared_ptr<const Plan> plan, Communicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
-  /// The same on the GPU of the communicator, which must be the current device. Holds lists and tables there; rows of
-  /// peers land in memory of the communicator. Also InvalidArgument when ranks disagree on what moves with heads
-  /// (result_dtype, grad_dtype, row_sinks), and for dtypes that are neither the heads' nor float32; NotAvailable for a
-  /// kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that cannot be, and in a build without CUDA.
+  /// Like the constructor above, on the GPU of the communicator, which must be the current device. Holds lists and
+  /// tables there; receive buffers are memory of the communicator. InvalidArgument also if ranks disagree on what moves
+  /// with heads (result_dtype, grad_dtype, row_sinks), and for dtypes that are neither the heads' nor float32.
+  /// NotAvailable for a kSingleLaunch or a LaunchOrder (OverlapConfig::launch_order) that is impossible, and in a build
+  /// without CUDA.
   DistAttention(std::shared_ptr<const Plan> plan, DeviceCommunicator& communicator, const AttnBackend& backend,
                 const DistAttentionOptions& options = {});
   ~DistAttention();
@@ -188,32 +187,32 @@ class DistAttention {
   /// Whether ranks meet to make it, even where the communicator has memory enough. On GPUs not for plans that move K/V
   /// alone and keep none, where ranks agree without meeting (DeviceCommunicator::agreement). Alike on all ranks.
   bool met_peers() const;
-  /// What a pass on GPUs computes in, DistForwardArgs::workspace, or without one a workspace that the passes over a
-  /// communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
-  /// What is asked about the backward pass, or device_bytes(), waits for its lists, which another thread may still be
-  /// making, and throws what they failed with.
+  /// Workspace bytes of a pass on GPUs: of DistForwardArgs::workspace, or without one a workspace that the passes over
+  /// a communicator share (DeviceCommunicator::workspace). 0 on hosts, and for a backward pass that was not prepared.
+  /// Queries about the backward pass, and device_bytes(), wait for its lists, which another thread may still be making.
+  /// They throw the error of that thread.
   int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes() const;
 
-  /// Collective. On hosts, where `stream` is not used, arguments that do not fit throw InvalidArgument, on every rank
-  /// when anything would be sent, and nothing is computed. Any other error aborts the communicator.
+  /// Collective. On hosts `stream` is ignored. Arguments that do not fit throw InvalidArgument, on every rank if
+  /// anything would be sent, and nothing is computed. Any other error aborts the communicator.
   ///
-  /// On GPUs `stream` is a cudaStream_t and every pointer of `args` in device memory, 16-byte aligned; k, v, dk and dv
-  /// with contiguous rows, dk and dv contiguous. Arguments that do not fit throw InvalidArgument before anything is put
-  /// on the stream, and abort the communicator where peers wait for this rank. `kept` must be given to both passes
-  /// where the plan keeps remote K/V and to none elsewhere; the whole K/V buffer is then kept and nothing is cast in
-  /// backward(). With other strategies, and where queries move, it may be given, alike on all ranks: where heads are
-  /// exchanged, backward() then finds q, k, v, out and lse in the layout of heads; where queries move and both passes
-  /// fetch the same rows, fetched q, k and v. Where queries move dout must have the heads' dtype.
+  /// On GPUs `stream` is a cudaStream_t, and every pointer of `args` is in device memory, 16-byte aligned. Rows of k,
+  /// v, dk and dv are contiguous, dk and dv as a whole. Arguments that do not fit throw InvalidArgument before anything
+  /// is put on the stream, and abort the communicator where peers wait for this rank. `kept` must be given to both
+  /// passes if the plan keeps remote K/V, and to none otherwise. The whole K/V buffer is then kept and nothing is cast
+  /// in backward(). With other strategies, and with QO communication, it is optional, alike on all ranks. If heads are
+  /// exchanged, backward() then finds q, k, v, out and lse in the layout of heads. With QO communication, if both
+  /// passes fetch the same rows, it finds the fetched q, k and v. Where queries move dout must have the heads' dtype.
   void forward(const DistForwardArgs& args, void* stream = nullptr);
   void backward(const DistBackwardArgs& args, void* stream = nullptr);
 
   /// Events of the last forward and the last backward pass, in the order in which the calling thread came to them. None
   /// on GPUs, where only the device knows when a pass runs.
   const std::vector<TraceEvent>& trace() const;
-  /// Of the last pass. Nothing on GPUs, where passes allocate nothing: what they take are device_bytes, the workspace's
-  /// bytes, and DeviceCommunicator::shared_bytes for all objects together, which is what their layouts say where
-  /// DeviceCommunicatorConfig::exact_memory.
+  /// Memory of the last pass. Zeros on GPUs, where passes allocate nothing. They use device_bytes, the workspace's
+  /// bytes, and DeviceCommunicator::shared_bytes for all objects together. With DeviceCommunicatorConfig::exact_memory
+  /// that is what their layouts say.
   MemoryUse memory_use() const;
 
  private:

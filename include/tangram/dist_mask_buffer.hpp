@@ -29,16 +29,16 @@ struct DistMaskCapacity {
   friend bool operator==(const DistMaskCapacity&, const DistMaskCapacity&) = default;
 };
 
-/// What a plan that moves K/V alone takes, the most of any rank; of documents as if each slice began one, and of slices
-/// as if long ones were several. The largest of some plans, and somewhat more, is what others of their kind take.
+/// Capacity that a plan with K/V communication takes, the largest of any rank. Slices count as documents of their own,
+/// and long ones as several slices. The largest of some plans, and somewhat more, is what others of their kind take.
 /// Deterministic calls of windows beyond 16K keys take more slices than it says.
 DistMaskCapacity capacity_for(const Plan& plan);
 
 /// One rank's part in distributed attention by one plan after the other, over the GPUs of one host. set() makes the
-/// lists and tables of a plan on the host and enqueues their copies; forward() and backward() are of the plan that was
-/// set last, in stream order. So a CUDA graph that was captured with them needs no second capture for another plan:
-/// all ranks set() it, each on the stream on which it replays, then replay. Replays and calls give the same bits, in
-/// the backward pass where calls are deterministic.
+/// lists and tables of a plan on the host and enqueues their copies. forward() and backward() use the plan that was set
+/// last, in stream order. So a CUDA graph that captured them needs no second capture for another plan. All ranks call
+/// set(), each on its replay stream, then replay. Replays and calls give the same bits, in the backward pass where
+/// calls are deterministic.
 ///
 /// Plans move K/V alone and keep none, and have the heads, rows a rank and reduce_dtype of the first. All ranks set
 /// the same plans and replay the same passes in one order. One plan is there at a time: the backward pass of a plan is
@@ -49,25 +49,25 @@ DistMaskCapacity capacity_for(const Plan& plan);
 class DistMaskBuffer {
  public:
   /// Collective; allocates, also memory that peers write to. `communicator` and `backend` must outlive the object. Of
-  /// `like` the shape is taken alone. Throws InvalidArgument on every rank for what cannot be, and unless all ranks
-  /// have the same shape and capacity; NotAvailable where the transport is not copy_engine within one host, each rank
-  /// with a GPU of its own.
+  /// `like` the shape is taken alone. Throws InvalidArgument on every rank for unsupported arguments, and if shape or
+  /// capacity differ between ranks. Throws NotAvailable unless the transport is copy_engine within one host, each rank
+  /// with its own GPU.
   DistMaskBuffer(const Plan& like, const DistMaskCapacity& capacity, DeviceCommunicator& communicator,
                  const AttnBackend& backend);
   ~DistMaskBuffer();
   DistMaskBuffer(DistMaskBuffer&&) noexcept;
   DistMaskBuffer& operator=(DistMaskBuffer&&) noexcept;
 
-  /// On every rank, in the same order among all that ranks make together. Needs no rendezvous, except under
-  /// TANGRAM_SANITY_CHECK. It allocates no memory of the device, and waits for none of its work unless the copies of
-  /// several earlier plans have not run yet. Throws InvalidArgument
+  /// Sets the plan. Collective: on every rank, in the same order among all collective calls. Needs no rendezvous,
+  /// except under TANGRAM_SANITY_CHECK. It allocates no memory of the device, and waits for none of its work unless the
+  /// copies of several earlier plans have not run yet. Throws InvalidArgument
   /// - on every rank, with the plan set before still there, for a plan of another shape or one that exceeds the
   ///   capacity, named;
-  /// - on every rank, now or when the next epoch is opened, where ranks set different plans, or one of them has no room
-  ///   for its lists: the group is broken then, as by a DistAttention.
+  /// - on every rank, now or when the next epoch is opened, if ranks set different plans or one lacks capacity for its
+  ///   lists. The group is broken then, as by a DistAttention.
   void set(std::shared_ptr<const Plan> plan, void* stream);
 
-  /// As those of DistAttention on GPUs, with a workspace and without `kept`; dsink_reduce kAvg is refused. Throw
+  /// Like the passes of DistAttention on GPUs, with a workspace and without `kept`; dsink_reduce kAvg is refused. Throw
   /// InvalidArgument before the first set().
   void forward(const DistForwardArgs& args, void* stream);
   void backward(const DistBackwardArgs& args, void* stream);
@@ -77,7 +77,7 @@ class DistMaskBuffer {
   int64_t num_plans() const;
   int64_t q_rows() const;  ///< of the rank's shards
   int64_t k_rows() const;
-  /// The same for all plans.
+  /// Workspace bytes of a pass, for every plan of the capacity.
   int64_t forward_workspace_bytes() const;
   int64_t backward_workspace_bytes() const;
   /// Lists, tables, receive buffers and return areas.

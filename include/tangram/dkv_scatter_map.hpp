@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// DkvScatterMap: where the rows of dk and dv go one by one, so that a kernel stores each where it belongs, in the
-// memory of another GPU too.
+// DkvScatterMap: destination of each row of dk and dv. A kernel stores each row where it belongs, also in memory of
+// another GPU.
 #pragma once
 
 #include <cstdint>

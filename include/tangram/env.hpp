@@ -50,7 +50,7 @@ struct Env {
   /// library meanwhile. Throws InvalidArgument, and changes nothing, when a value is none that a variable can have.
   static void set(const Env& env);
 
-  /// What OpenMPI's mpirun tells the processes that it starts. Read at each call.
+  /// Variables that OpenMPI's mpirun sets for its processes. Read at each call.
   struct MpiLaunch {
     std::string job;  // empty when mpirun did not start this process
     int rank = 0;
@@ -59,7 +59,7 @@ struct Env {
   };
   static MpiLaunch mpi_launch();
 
-  /// What the launcher of this process, one of several of a job, tells it. Read at each call.
+  /// Variables that the launcher of a job sets for this process. Read at each call.
   struct Launch {
     std::string launcher;  // mpirun, torchrun, slurm; empty: none
     int rank = 0;

@@ -36,7 +36,7 @@ class Timeout : public Error {
   using Error::Error;
 };
 
-/// What was asked for does not exist on this machine or in this build (no GPU, not a Hopper GPU, no MPI).
+/// The requested feature does not exist on this machine or in this build (no GPU, not a Hopper GPU, no MPI).
 class NotAvailable : public Error {
   using Error::Error;
 };

@@ -23,8 +23,8 @@ struct RowCopy {
 
 /// One rank's side of a group_cast and, read backwards, of the matching group_reduce.
 ///
-/// group_cast: rows `sends[i].rows` of my source go to row `sends[i].peer_row` of the destination of `sends[i].peer`;
-/// rows `recvs[i].rows` of my destination come from row `recvs[i].peer_row` of the source of `recvs[i].peer`.
+/// group_cast: rows `sends[i].rows` of my source go to row `sends[i].peer_row` of the destination of `sends[i].peer`.
+/// Rows `recvs[i].rows` of my destination come from row `recvs[i].peer_row` of the source of `recvs[i].peer`.
 /// group_reduce: my partial rows `recvs[i].rows` go back to their owner, which reduces them into `sends[i].rows`.
 ///
 /// Both lists are sorted by (peer, rows), free of overlap within a peer, and never name the rank itself. The sends of

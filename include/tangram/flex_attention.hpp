@@ -25,31 +25,30 @@ class FlexAttention {
   /// `backend` must outlive the object. Throws InvalidArgument for what the backend cannot do.
   FlexAttention(const Mask& mask, const HeadConfig& heads, const AttnBackend& backend);
   FlexAttention(std::span<const AttnSlice> slices, const AttnShape& shape, const AttnBackend& backend);
-  /// A mask for each of equal groups of heads: masks[g] is of K/V heads [g * n, (g + 1) * n), n = num_heads_kv /
-  /// masks.size(), and of their query heads. Calls are of all heads. Throws InvalidArgument for no masks, masks of
-  /// different sequences, a number of them that does not divide num_heads_kv, and backends without
-  /// AttnCaps::head_masks.
+  /// One mask for each of equal head groups: masks[g] is of K/V heads [g * n, (g + 1) * n) and their query heads, n =
+  /// num_heads_kv / masks.size(). Calls are of all heads. Throws InvalidArgument for no masks, masks of different
+  /// sequences, a number of them that does not divide num_heads_kv, and backends without AttnCaps::head_masks.
   FlexAttention(std::span<const Mask> masks, const HeadConfig& heads, const AttnBackend& backend);
   FlexAttention(FlexAttention&& other) noexcept;
   ~FlexAttention();
 
   const AttnShape& shape() const { return shape_; }
   const AttnBackend& backend() const { return *backend_; }
-  /// Of what the backend derived from the mask.
+  /// Host bytes of the metadata that the backend derived from the mask.
   int64_t host_bytes() const { return slot_->host_bytes(); }
 
-  /// What calls need as their workspace, see AttnWorkspace. That of backward() prepares what such calls need; of
-  /// `plain` ones, without softcap, dsink, accumulation and places, often less.
+  /// Workspace bytes of calls, see AttnWorkspace. That of backward() prepares what such calls need; of `plain` ones,
+  /// without softcap, dsink, accumulation and places, often less.
   int64_t forward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kForward); }
   int64_t backward_workspace_bytes(bool deterministic = false, bool plain = false);
   /// Memory of a device that the object holds.
   int64_t device_bytes() const;
 
-  /// Backward calls of this kind will come: what they need is made meanwhile, by a thread of the library, for the
-  /// current device. forward() may be called beside it; all else waits. Does nothing for backends of host memory.
+  /// Announces backward calls of this kind: a thread of the library makes their lists meanwhile, for the current
+  /// device. forward() may run beside it; all other calls wait. Does nothing for backends of host memory.
   void prepare_backward_async(bool deterministic, bool plain = false);
 
-  /// As AttnBackend::forward and backward.
+  /// Run one pass, like AttnBackend::forward and backward.
   void forward(const AttnForwardArgs& args, void* stream = nullptr) { backend_->forward(*slot_, args, stream); }
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);
 

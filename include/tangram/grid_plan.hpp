@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// GridPlan: a step under the strategies that split ranks into a grid of row groups x head ranks: Ulysses, HCMS, Ring,
-// AllGather, USP, LoongTrain and HybridCP differ in the shape of the grid and in how K/V blocks move between row
-// groups.
+// GridPlan: a step of the strategies that split ranks into a grid of row groups x head ranks. Ulysses, HCMS, Ring,
+// AllGather, USP, LoongTrain and HybridCP differ in the grid's shape and in how K/V blocks move between row groups.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +21,15 @@ enum class RowMove : int {
   kSubRings,  ///< the rows of a document round a ring of the ranks that share it
 };
 
-/// What a rank does with other ranks in a step of kSubRings, where a document's K/V rows visit the ranks of a sub-group
-/// and the rings of all sub-groups go on at once: step t works with what the rank t places before in each ring owns.
+/// Part of a rank in a step of kSubRings. A document's K/V rows visit the ranks of a sub-group; the rings of all
+/// sub-groups advance together. Step t uses rows of the rank t places before in each ring.
 struct SubRingStep {
   /// Rows of the step's K/V buffer: the parts of rings that still go on, by size of ring. In step 0 these are the
   /// shard.
   int64_t rows = 0;
-  /// Bring these rows: in step 1 from the shard of the neighbour, an exchange for each size of ring; later one, from
-  /// the buffer that it had in the step before. Read from step t + 1, it is also how the gradients of step t go on.
+  /// Exchanges that bring these rows. Step 1: from the neighbour's shard, one exchange for each ring size. Later steps:
+  /// one, from the neighbour's buffer of the step before. Read from step t + 1, it is also how the gradients of step t
+  /// go on.
   std::vector<Exchange> casts;
   /// Gradients that have been everywhere, from the buffer of this step to the owner, where they lie one after the
   /// other.
@@ -66,8 +66,8 @@ struct SubGroupLevel {
   friend bool operator==(const SubGroupLevel&, const SubGroupLevel&) = default;
 };
 
-/// Rank r is number r % ulysses_degree of row group r / ulysses_degree. The ranks of a row group hold its rows between
-/// them; after the head exchange each has all of them, in global order, for its share of the heads. With fewer K/V
+/// Rank r is number r % ulysses_degree of row group r / ulysses_degree. The ranks of a row group hold its rows
+/// together. After the head exchange each has all of them, in global order, for its share of the heads. With fewer K/V
 /// heads than head ranks neighbours share a K/V head, and each is sent a copy of it.
 struct GridPlan {
   int ulysses_degree = 1;

@@ -27,7 +27,8 @@ int64_t num_head_masks(const Plan& plan);
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const Dispatch& q_dispatch,
                const Dispatch& k_dispatch);
 
-/// The same with rows sharded as for the mask of the largest area, the first of these. One mask alone: a plan of it.
+/// Shards rows as for the mask with the largest area (the first such mask). For one mask this is make_plan(mask,
+/// config).
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config);
 
 }  // namespace tangram

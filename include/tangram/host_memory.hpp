@@ -16,13 +16,13 @@ struct HostMemoryUse {
   int64_t max_kept_bytes = 0;  ///< which these never exceed
 };
 
-/// Unless it is set otherwise, so much is kept: what passes over some 100,000 rows use, and a mapping that is made anew
-/// for a larger one is cheap beside its computation.
+/// Default number of bytes kept: what passes over some 100,000 rows use. For larger passes a new mapping is cheap
+/// beside the computation.
 inline constexpr int64_t kDefaultKeptHostBytes = int64_t{256} << 20;
 
 HostMemoryUse host_memory_use();
-/// What is kept beyond the bound is returned to the system at once. 0 keeps nothing: every pass maps its memory anew.
-/// Throws InvalidArgument if it is negative.
+/// Sets the bound of kept bytes. Kept buffers beyond it are returned to the system at once. 0 keeps nothing: every pass
+/// maps its memory anew. Throws InvalidArgument if it is negative.
 void set_max_kept_host_bytes(int64_t max_kept_bytes);
 
 }  // namespace tangram

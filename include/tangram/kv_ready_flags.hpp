@@ -8,16 +8,16 @@
 
 namespace tangram {
 
-/// What a kernel on the device polls to learn that rows have come. Device addresses, valid as long as the pass.
+/// Flags that a kernel polls to learn that rows have arrived. Device addresses, valid as long as the pass.
 ///
-/// Rows that stage `s` receives from rank `r` are in the receive buffers of the open epoch once
-/// `(int64_t)(flags[s * size + r] - *epoch) >= 0`, read with `ld.acquire.sys` by the thread that then reads the rows
-/// (before TMA loads: followed by `fence.proxy.async` in the thread that issues them). Pairs without rows are never
-/// signalled: do not wait for them. Sources arrive in the order rank-1, rank-2, ... (mod size), stages in cast order.
+/// Rows that stage `s` receives from rank `r` are in the receive buffers of the open epoch once `(int64_t)(flags[s *
+/// size + r] - *epoch) >= 0`. The thread that reads the rows reads the flag with `ld.acquire.sys`. Before TMA loads,
+/// the thread that issues them adds `fence.proxy.async`. Pairs without rows are never signalled: do not wait for them.
+/// Sources arrive in the order rank-1, rank-2, ... (mod size), stages in cast order.
 ///
 /// A kernel waits by `cuda::wait_for_flag` (src/cuda/wait.cuh) with `context`, which also watches the clock and whether
-/// the group has failed. When it returns false the kernel stops waiting, for good, and runs to its end on whatever is
-/// there: no trap, no hang; DeviceCommunicator::check then throws.
+/// the group has failed. If it returns false the kernel stops waiting for good and runs to its end on whatever data is
+/// there. It neither traps nor hangs; DeviceCommunicator::check then throws.
 struct KvReadyFlags {
   const uint64_t* flags = nullptr;  // null: this transport has none, use wait_group_cast before the kernel
   const uint64_t* epoch = nullptr;

@@ -17,8 +17,8 @@ namespace tangram {
 ///   call_s + [ (issued + masked_tile_cost * cut) * heads * FLOPs per cell / flops_per_s
 ///              + work tiles * heads * item_s / workers ] + tail * (time of the longest work tile on one worker)
 ///
-/// `issued` are the cells of tiles that are computed, visible or not; `cut` those of tiles that a diagonal crosses;
-/// a work tile is a block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
+/// `issued`: cells of computed tiles, visible or not. `cut`: cells of tiles that a diagonal crosses. A work tile is a
+/// block of `item_rows` query rows (or key rows, see items_by_keys) of one slice.
 struct KernelModel {
   int tile_rows = 64;
   int tile_cols = 64;
@@ -34,9 +34,9 @@ struct KernelModel {
   friend bool operator==(const KernelModel&, const KernelModel&) = default;
 };
 
-/// What kernels compiled for a class of head dimensions reach, as factors of the rates that a model holds. Dimensions
-/// belong to the first class of a list that holds both, and a call takes as long as one of the class's own dimensions
-/// would; larger ones have the factors of the last class.
+/// Rates of kernels compiled for a class of head dims, as factors of a model's rates. Dimensions belong to the first
+/// class of a list that holds both. A call takes as long as one of the class's own dimensions; dimensions above all
+/// classes use the factors of the last.
 struct HeadDimRate {
   int head_dim = 0;     ///< of q and k
   int head_dim_v = 0;   ///< of v and out
@@ -54,7 +54,7 @@ struct LinkModel {
   friend bool operator==(const LinkModel&, const LinkModel&) = default;
 };
 
-/// What moves rows between the ranks of a node.
+/// Engine that moves rows between the ranks of a node.
 enum class CommEngine : int {
   kCopyEngine = 0,  ///< copy engines, which leave the workers of kernels alone
   kWorkers,         ///< `comm_workers` workers, missing from kernels all through a pass in which rows move
@@ -62,7 +62,7 @@ enum class CommEngine : int {
 };
 
 /// The default machine, H200 nodes: what planner, simulator and schedules know of hardware, each value once. Where it
-/// comes from, and how to find it again: docs/design/machine.md.
+/// comes from, and how to find it again: docs/design/cost_model.md.
 namespace h200 {
 
 inline constexpr int kMultiprocessors = 132;
@@ -70,16 +70,16 @@ inline constexpr int64_t kL2Bytes = int64_t{60} << 20;
 inline constexpr double kMemoryBytesPerS = 4.9e12;  ///< of its pins
 inline constexpr int64_t kMemoryBytes = 141'000'000'000;
 inline constexpr std::string_view kBackend = "sm90";  ///< whose kernels the following are of
-/// Of head dim 128 in bfloat16, fitted to docs/results/sm90_h200.csv.
+/// Kernel constants of head dim 128 in bfloat16, fitted to docs/results/data/sm90_h200.csv.
 inline constexpr KernelModel kForward{64, 64, 128, 710.6e12, 0.169, 0.800e-6, 5.15e-6, 0.0616};
 inline constexpr KernelModel kBackward{64, 64, 128, 670.5e12, 0.352, 6.30e-6, 18.8e-6, 0.164, true};
-/// Beside those of head dim 128, measured on a causal mask of 16,384 rows, 96 and (192, 128) by `tangram doctor
-/// --measure`, backward of the last two beside kernels before them (docs/design/head_dims_sm90.md).
+/// Relative to head dim 128, measured on a causal mask of 16,384 rows: 96 and (192, 128) by `tangram doctor --measure`.
+/// Backward of the last two is relative to earlier kernels (docs/design/kernel_variants.md).
 inline constexpr HeadDimRate kHeadDimRates[] = {
     {32, 32, 0.526, 0.579}, {64, 64, 0.810, 0.795},  {96, 96, 0.889, 0.861},
     {128, 128, 1, 1},       {192, 128, 1.12, 0.913}, {256, 256, 1.18, 0.681},
 };
-/// Copy engines over NVLink, fitted to one direction of docs/results/links_h200.csv.
+/// Copy engines over NVLink, fitted to one direction of docs/results/data/links_h200.csv.
 inline constexpr LinkModel kInside{390e9, 2.45e-6};
 /// Assumed: 400 Gbit/s a GPU.
 inline constexpr LinkModel kBetween{50e9, 10e-6};
@@ -89,12 +89,12 @@ inline constexpr int kBetweenBlocks = 4;
 inline constexpr int kTransferBlocks = 24;
 inline constexpr double kTransferBlockBytesPerS = 11.5e9;
 inline constexpr double kStageOverhead_s = 8e-6;
-/// What the kernels reach on a causal mask, as cost_model_of finds it.
+/// Rates of the kernels on a causal mask, FLOP/s by visible area, from cost_model_of.
 inline constexpr double kForwardFlopsPerS = 696e12, kBackwardFlopsPerS = 643e12;
-/// What a kernel reaches that does nothing but read and write memory, alone on the device.
+/// Bytes per second of a kernel that only reads and writes memory, alone on the device.
 inline constexpr double kStreamBytesPerS = 3.8e12;
-/// What a step loses to rows that are put together, taken apart and added, as read plus written bytes are counted
-/// (src/plan/grid/grid_bytes.hpp): half of the above, because attention and transfers use the memory beside it.
+/// Bytes per second at which rows are packed, unpacked and added, counted as read plus written
+/// (src/plan/grid/grid_bytes.hpp). Half of the rate above, because attention and transfers use the memory too.
 inline constexpr double kRowBytesPerS = 2.0e12;
 
 }  // namespace h200
@@ -107,7 +107,7 @@ struct MachineModel {
   KernelModel backward = h200::kBackward;
   int head_dim = 128;         ///< of q and k, in the calls whose times made `forward` and `backward`
   int head_dim_v = head_dim;  ///< of v and out
-  /// What kernels of other head dims reach beside these; empty: one rate for all.
+  /// Rates of kernels of other head dims relative to these; empty: one rate for all.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
   int workers = h200::kMultiprocessors;  ///< multiprocessors or threads that share a rank's work tiles
   int ranks_per_node = 8;                ///< ranks further apart use `between`
@@ -116,7 +116,7 @@ struct MachineModel {
   LinkModel between = h200::kBetween;  ///< one network card
   /// Network cards of a node, which its ranks share in order; 0: one for each rank.
   int nics_per_node = 0;
-  /// What the network carries at once between nodes, as a share of the rates of all cards; 1: no bottleneck.
+  /// Capacity of the network between nodes, as a share of the rates of all cards; 1: no bottleneck.
   double spine = 1;
   int between_sms = h200::kBetweenBlocks;            ///< workers that transfers between nodes take from kernels
   double stage_overhead_s = h200::kStageOverhead_s;  ///< of each further stage of a pass: launch, merge
@@ -125,7 +125,7 @@ struct MachineModel {
   int64_t memory_bytes = h200::kMemoryBytes;  ///< of one rank
   CommEngine engine = CommEngine::kCopyEngine;
   int comm_workers = h200::kTransferBlocks;  ///< taken from kernels while rows move, with kWorkers
-  /// What one of these moves; the link bounds their sum.
+  /// Bytes per second that one worker moves; the link bounds their sum.
   double worker_link_bytes_per_s = h200::kTransferBlockBytesPerS;
 
   friend bool operator==(const MachineModel&, const MachineModel&) = default;
@@ -139,17 +139,16 @@ struct CostModel {
   double link_bytes_per_s = h200::kInside.bytes_per_s;     ///< per rank and direction
   double copy_latency_s = h200::kInside.latency_s;         ///< fixed cost of one contiguous copy
   double stage_overhead_s = h200::kStageOverhead_s;        ///< fixed cost of one more stage: launch, merge
-  /// Query rows of a kernel tile, which a cut elsewhere leaves partly filled on both sides: the dispatch cuts documents
-  /// at its multiples, unless that moves so many more rows that the tiles are worth less. 1: all cuts cost the same.
+  /// Query rows of a kernel tile. A cut elsewhere leaves a tile partly filled on both sides. So the dispatch cuts
+  /// documents at multiples, unless that moves too many more rows to pay. 1: all cuts cost the same.
   int64_t tile_rows = h200::kForward.item_rows;
   /// Rows of a rank that are copied or added during a step, read plus written: heads put together, partial results and
   /// gradients added up.
   double memory_bytes_per_s = h200::kRowBytesPerS;
-  /// What a backward pass takes for a key row that is not of the rank's own shard, for each query head, however few
-  /// queries see it.
+  /// Backward seconds for each remote key row and query head, however few queries see the row.
   double backward_key_row_s = h200::kBackward.item_s / h200::kBackward.item_rows / h200::kMultiprocessors;
-  /// Both rates hold for the class whose factors are 1 (of H200 nodes: head dim 128), and times its factors for any
-  /// other; empty: for all head dims.
+  /// Rate factors of head-dim classes. Both rates hold for the class whose factors are 1 (H200 nodes: head dim 128).
+  /// Empty: the same rates for all head dims.
   std::vector<HeadDimRate> head_dim_rates{std::begin(h200::kHeadDimRates), std::end(h200::kHeadDimRates)};
   /// Ranks [n * ranks_per_node, (n + 1) * ranks_per_node) are node n. 0, or at least cp_size: all ranks are one node,
   /// and the fields below say nothing.
@@ -165,7 +164,7 @@ struct CostModel {
 /// The flat constants that the planner compares with. Rates are those of a causal mask of 16,384 rows and 64 heads,
 /// what a rank often has, to three digits. All ranks are one node; see with_nodes.
 CostModel cost_model_of(const MachineModel& machine);
-/// The same, for ranks on several nodes: those of the machine, and what a rank has of its node's network cards.
+/// Cost model of ranks on several nodes: node size of the machine, and a rank's part of its node's network cards.
 CostModel with_nodes(const CostModel& cost, const MachineModel& machine);
 
 }  // namespace tangram

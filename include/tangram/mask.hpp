@@ -21,13 +21,13 @@ namespace tangram {
 ///
 /// Canonical form: every slice as by `canonical`, empty ones dropped, neighbours whose union is again one slice merged,
 /// sorted by (q_range, k_range, band). Merging is greedy: lists that cut the same cells along the same lines, or more
-/// finely, end up equal; two unlike tilings of one area may stay different (and are then merely cached twice).
+/// finely, end up equal. Two unlike tilings of one area may stay different, and are then cached twice.
 class Mask {
  public:
   Mask() = default;
 
-  /// Validates and canonicalises in O(n log n). Throws InvalidArgument when a range is reversed or out of bounds, a
-  /// band is reversed, or two slices cover a cell twice; the text names the indices of the slices as passed.
+  /// Validates and canonicalises in O(n log n). Throws InvalidArgument if a range is reversed or out of bounds, a band
+  /// is reversed, or two slices cover a cell twice. The text names the indices of the slices as passed.
   Mask(int64_t seqlen_q, int64_t seqlen_k, std::vector<AttnSlice> slices);
 
   int64_t seqlen_q() const { return seqlen_q_; }
@@ -52,8 +52,8 @@ class Mask {
   bool operator==(const Mask& other) const;
 
  private:
-  /// What never changes, so that copies share it: a mask of blocks has thousands of slices, and each key of a cache
-  /// that holds it, each plan has a copy.
+  /// Immutable data, shared by copies: a mask of blocks has thousands of slices, and each plan and cache key that holds
+  /// it has a copy.
   struct Cells {
     std::vector<AttnSlice> slices;
     int64_t area = 0;

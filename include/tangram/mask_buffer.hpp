@@ -19,16 +19,16 @@ namespace tangram {
 class HostCapacity;
 
 /// Room for the lists of masks of one shape, one after the other. set() makes the lists of a mask on the host and
-/// enqueues one copy of them; forward() and backward() attend to the mask that was set last, in stream order. So a CUDA
+/// enqueues one copy of them. forward() and backward() attend to the mask that was set last, in stream order. So a CUDA
 /// graph that was captured with forward() and backward() needs no second capture for another mask: set() it on the
 /// stream, then replay. What is captured and what is not gives bitwise equal results, in the backward pass where calls
-/// are deterministic. On a backend without such buffers (the CPU's) each set() prepares the mask anew, and what one on
-/// a GPU would refuse is refused, by the rules of kernels of head_dim 128.
+/// are deterministic. On a backend without such buffers (the CPU's) each set() prepares the mask anew. It refuses what
+/// a GPU with kernels of head_dim 128 would refuse.
 ///
 /// One mask is there at a time: the backward pass of a mask must be enqueued before the next is set. Calls, set() and
 /// replays on several streams are ordered by the caller. Used by one thread at a time. With masks of few query rows and
-/// long keys a FlexAttention, which cuts these into parts, is faster. Small blocks of keys want a buffer that is made
-/// for them, MaskCapacity::block_size, which gathers them as a FlexAttention does; it takes masks of blocks alone.
+/// long keys a FlexAttention, which cuts these into parts, is faster. Block-sparse masks need a buffer made for them
+/// (MaskCapacity::block_size). It gathers blocks like a FlexAttention and takes no other masks.
 class MaskBuffer {
  public:
   /// Allocates, on a GPU, in the memory of the current device, and page-locked memory of the host; may wait for the
@@ -41,16 +41,16 @@ class MaskBuffer {
   /// several earlier masks have not run yet. Throws InvalidArgument, with the mask set before still there, for a mask
   /// of another shape or one that exceeds the capacity, named; CudaError.
   void set(const Mask& mask, void* stream = nullptr);
-  /// The same for a buffer of MaskCapacity::head_groups: mask g of n is of the K/V heads `[g * heads_kv / n, (g + 1) *
-  /// heads_kv / n)` and of their query heads.
+  /// Sets one mask per head group (MaskCapacity::head_groups): mask g of n belongs to K/V heads `[g * heads_kv / n, (g
+  /// + 1) * heads_kv / n)` and of their query heads.
   void set(std::span<const Mask> masks, void* stream = nullptr);
 
-  /// Packed documents that lie in the memory of the backend: on a GPU kernels on `stream` build the lists, no host
-  /// waits for the data, and a CUDA graph may hold this call, so that each replay reads what is there then. The first
+  /// Packed documents whose borders are in memory of the backend. On a GPU, kernels on `stream` build the lists and no
+  /// host waits for the data. A CUDA graph may hold this call: each replay reads the borders of that time. The first
   /// one allocates and must not be captured. As many documents as the capacity has slices. Backward passes are
-  /// scheduled by one rule for all masks, deterministic calls too. Lists that are none of documents, or have no room,
-  /// are found on the GPU: that mask shows nothing, and the next call that the host makes once it knows throws. Throws
-  /// InvalidArgument for what can be seen without the data, CudaError.
+  /// scheduled by one rule for all masks, deterministic calls too. The GPU finds lists that are not valid or exceed the
+  /// capacity. Such a mask shows nothing; the host's next call once it knows throws. Throws InvalidArgument for what
+  /// can be seen without the data, CudaError.
   void set_cu_seqlens(const CuSeqlens& documents, void* stream = nullptr);
 
   /// Chosen blocks of keys, likewise: `[query blocks, width]` indices, of as many blocks as the capacity has slices.
@@ -77,13 +77,13 @@ class MaskBuffer {
   /// Masks set so far.
   int64_t num_masks() const { return num_masks_; }
 
-  /// What calls need as their workspace, see AttnWorkspace; on a backend with buffers the same for all masks.
+  /// Workspace bytes of calls, see AttnWorkspace; on a backend with buffers the same for all masks.
   int64_t forward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kForward); }
   int64_t backward_workspace_bytes() const { return backend_->workspace_bytes(*slot_, AttnPass::kBackward); }
   int64_t device_bytes() const { return slot_->device_bytes(); }
   int64_t host_bytes() const { return slot_->host_bytes(); }
 
-  /// As AttnBackend::forward and backward; AttnOptions::deterministic of backward() as in the capacity. Throw
+  /// Run one pass, like AttnBackend::forward and backward; AttnOptions::deterministic must be as in the capacity. Throw
   /// InvalidArgument before the first set(), and for a pass that the capacity is not for.
   void forward(const AttnForwardArgs& args, void* stream = nullptr);
   void backward(const AttnBackwardArgs& args, void* stream = nullptr);

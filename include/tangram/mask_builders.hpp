@@ -33,20 +33,21 @@ Mask varlen_mask(std::span<const int64_t> cu_seqlens, bool causal);
 
 /// Query i sees keys [i - left, i + right].
 Mask sliding_window_mask(int64_t seqlen, Window window);
-/// The same within each document; where it has other numbers of queries and keys, the last of both are aligned.
+/// Sliding window within each document; if a document's numbers of queries and keys differ, the last of both are
+/// aligned.
 Mask sliding_window_mask(std::span<const int64_t> cu_seqlens, Window window);
 Mask sliding_window_mask(std::span<const int64_t> cu_seqlens_q, std::span<const int64_t> cu_seqlens_k, Window window);
 
 /// Query i sees every key of its own block and of all blocks before it. Blocks start at multiples of `block_size`, the
 /// last may be short.
 Mask block_causal_mask(int64_t seqlen, int64_t block_size);
-/// The same within each document, blocks counted from its start.
+/// Block-causal mask within each document, blocks counted from its start.
 Mask block_causal_mask(std::span<const int64_t> cu_seqlens, int64_t block_size);
 
 /// The first `prefix` keys are visible to all, the rest causally.
 Mask prefix_lm_mask(int64_t seqlen, int64_t prefix);
-/// The same within each of several packed documents: `prefixes[i]` rows of document i, an image or a prompt, see each
-/// other and are seen by all of it. As many prefixes as documents, none longer than its document.
+/// Prefix LM within each of several packed documents. The first `prefixes[i]` rows of document i (an image or a prompt)
+/// see each other, and all rows of the document see them. As many prefixes as documents, none longer than its document.
 Mask varlen_prefix_lm_mask(std::span<const int64_t> cu_seqlens, std::span<const int64_t> prefixes);
 /// One causal prefix followed by continuations, each causal, that see the prefix and themselves but not each other.
 Mask shared_prefix_mask(int64_t prefix, std::span<const int64_t> continuation_lengths);

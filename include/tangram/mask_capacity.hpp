@@ -10,7 +10,7 @@
 
 namespace tangram {
 
-/// What masks of one shape may need, and which calls they are for.
+/// Largest masks of one shape, and the calls that they are for.
 struct MaskCapacity {
   /// Documents: ranges of rows that see none of each other's keys. Each may take one more tile of 64 queries in the
   /// backward pass, and that is what a call's workspace grows with.
@@ -25,13 +25,13 @@ struct MaskCapacity {
   /// block_size, nor for masks that a GPU has computed.
   bool allow_fully_masked_rows = true;
   /// Above 0: masks are blocks of so many rows and keys or of a multiple, at most `max_slices` of them; `max_documents`
-  /// is not used. Calls take the kernels that gather small blocks, of head dims 64 and 128: tiles of 128 divided by the
-  /// query heads that share them (the largest power of two in the query heads of a K/V head) must divide a block, and
-  /// 16 the block and the keys; calls are not deterministic, without softcap or gradients of sinks backward. Multiples
-  /// of 128 are not gathered forward, nor backward where there are many tiles of keys; without head_groups the kernels
-  /// of other masks take them, at any head dims, and can do all this.
+  /// is not used. Calls use the kernels that gather small blocks, of head dims 64 and 128. A block must be a multiple
+  /// of 128 / p, p being the largest power of two in the query heads of a K/V head. 16 must divide the block and the
+  /// keys. Calls are not deterministic, and backward calls have neither softcap nor gradients of sinks. Multiples of
+  /// 128 are not gathered forward, nor backward if there are many key tiles. Without head_groups they use the kernels
+  /// of other masks, at any head dims and without these limits.
   int64_t block_size = 0;
-  /// With block_size: so many equal groups of heads have blocks of their own; divides the K/V heads.
+  /// Number of equal head groups with blocks of their own, with block_size alone; divides the K/V heads.
   int head_groups = 1;
 
   friend bool operator==(const MaskCapacity&, const MaskCapacity&) = default;

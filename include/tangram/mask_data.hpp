@@ -12,13 +12,13 @@
 namespace tangram {
 
 /// Packed documents: queries [q[i], q[i + 1]) see keys [k[i], k[i + 1]). Lists start at 0, do not decrease and end with
-/// the lengths of the sequences; documents may be empty, so that lists of one length serve packs of fewer documents.
+/// the lengths of the sequences. Documents may be empty, so that lists of one length serve packs of fewer documents.
 struct CuSeqlens {
   const void* q = nullptr;  // [documents + 1], int32 or int64
   const void* k = nullptr;  // likewise; null: those of q
   bool is_int64 = false;
   int64_t documents = 0;
-  /// Of a document the last query sees up to the last key, each earlier one a key fewer.
+  /// Causal, aligned at the end: a document's last query sees up to its last key, each earlier query one key fewer.
   bool causal = false;
   /// Keys around that diagonal; on its right causal wins.
   Window window;

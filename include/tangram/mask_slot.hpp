@@ -17,8 +17,8 @@
 
 namespace tangram {
 
-/// What one kind of call reads of a mask. Parts are built apart, in any order: a forward call never waits for lists of
-/// backward calls.
+/// Part of a mask that one kind of call reads. Parts are built apart, in any order: a forward call never waits for
+/// lists of backward calls.
 enum class MaskPart : uint8_t {
   kForward = 1,
   kBackward = 2,         ///< KV-stationary kernels
@@ -46,20 +46,20 @@ class MaskParts {
 constexpr MaskParts operator|(MaskPart a, MaskPart b) { return MaskParts(a) | MaskParts(b); }
 inline constexpr MaskParts kBackwardParts = MaskPart::kBackward | MaskPart::kBackwardOrdered;
 
-/// What is known of backward calls before they come, and decides which part they read.
+/// Options of backward calls that are known in advance and decide which mask part they read.
 struct CallOptions {
   bool deterministic = false;
-  /// Without softcap, dsink, accumulation, scattered gradients, and keys in other tensors.
+  /// Whether calls have no softcap, dsink, accumulation, scattered gradients or local K/V.
   bool plain = false;
   /// Keys may come after the launch. Such calls had better begin when all keys are there where their part is
   /// kBackwardSparse.
   bool awaits_keys = false;
 };
 
-/// What to build.
+/// Request of AttnBackend::build.
 struct MaskRequest {
-  /// One, or one for each of n equal groups of heads: mask g is of K/V heads [g * num_heads_kv / n, (g + 1) *
-  /// num_heads_kv / n) and of their query heads. Slices lie in the sequences and are disjoint.
+  /// One mask, or one for each of n equal head groups: mask g is of K/V heads [g * num_heads_kv / n, (g + 1) *
+  /// num_heads_kv / n) and their query heads. Slices lie in the sequences and are disjoint.
   std::span<const std::span<const AttnSlice>> masks;
   AttnShape shape;  ///< of all heads
   /// One, or kBackwardParts.
@@ -69,30 +69,30 @@ struct MaskRequest {
   /// distinct flags. Of one mask. The same for all parts of a slot.
   std::span<const KeyReadyFlag> ready_flags = {};
   /// Keys that calls find in k_local and v_local. The first and last AttnCaps::local_kv_halo keys of each range must be
-  /// in k and v as well, since tiles of keys may reach beyond it; all others need not be. Of one mask. The same for all
-  /// parts of a slot.
+  /// in k and v as well, since key tiles may reach beyond it. Other keys of the range need not be there. Of one mask.
+  /// The same for all parts of a slot.
   std::span<const LocalKvRange> local_ranges = {};
   /// The padded slot that the metadata is for: of all its parts, whatever `parts` says. Null: for exact slots.
   const class MaskSlot* into = nullptr;
-  /// Of a padded slot: of keys from here on, which no slice may show, gradients need not be stored; negative: of none.
+  /// Padded slot: number of keys whose gradients are stored; no slice may show keys behind them. Negative: all keys.
   int64_t num_keys = -1;
 };
 
-/// What a backend derives from masks, in memory of the host.
+/// Data that a backend derives from masks, in host memory.
 class MaskMetadata {
  public:
   explicit MaskMetadata(MaskParts parts) : parts_(parts) {}
   virtual ~MaskMetadata() = default;
-  /// Those asked for, or others that such calls take.
+  /// Mask parts held: those requested, or others that the same calls accept.
   MaskParts parts() const { return parts_; }
 
  private:
   MaskParts parts_;
 };
 
-/// Metadata of a mask where calls read it. An exact slot holds parts as large as they are. A padded one has room for
-/// any mask of a capacity, and the calls that a CUDA graph captured read the mask that was installed last. What calls
-/// compute in is not part of it. Used by one call at a time.
+/// Metadata of a mask where calls read it. An exact slot holds parts as large as they are. A padded slot has room for
+/// any mask of a capacity. Calls that a CUDA graph captured read the mask that was installed last. What calls compute
+/// in is not part of it. Used by one call at a time.
 class MaskSlot {
  public:
   virtual ~MaskSlot() = default;
@@ -102,7 +102,7 @@ class MaskSlot {
   virtual int64_t device_bytes() const { return 0; }
   /// Memory of the host that it keeps as long as it lives.
   virtual int64_t host_bytes() const { return 0; }
-  /// Of a padded slot: whether CUDA graphs that were captured with it may still be launched.
+  /// Padded slot: whether CUDA graphs that were captured with it may still be launched.
   virtual bool is_held_by_graphs() const { return false; }
   /// Throws InvalidArgument for a mask that the device has refused, as far as the host knows by now; once for each.
   /// Installing a mask and calls ask for themselves.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// MovementPlan: attention where q, k, v and out may all move. Rows stay where the dispatch put them; here work is
-// assigned, so that a rank may compute with queries that it does not own and return their partial results.
+// MovementPlan: attention where q, k, v and out may all move. Rows stay where the dispatch put them. Work is assigned
+// instead: a rank may compute with queries that it does not own and return partial results.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct MovementStage {
   friend bool operator==(const MovementStage&, const MovementStage&) = default;
 };
 
-/// What a rank holds and does in one pass.
+/// Rows and stages of a rank in one pass.
 struct MovementRank {
   /// K/V rows that the rank's work sees, local and remote, compact in global order (NOTE [global row order], plan.hpp).
   std::vector<RowSegment> kv_segments;
@@ -57,21 +57,21 @@ struct MovementRank {
 
 /// Who computes what when queries move too, for both passes, which may differ.
 ///
-/// Rows are *flattened* over head groups: with G groups, head group g of row r is flattened row `g * seqlen + r` of the
-/// sequence and flattened row `g * rows_per_rank + s` of the shard that holds it as row s. A flattened row carries
-/// num_heads_q / G query heads (num_heads_kv / G K/V heads). A slice of rows of two groups shows, in buffers where
-/// these touch, what slices of each would.
+/// Rows are *flattened* over head groups. With G groups, head group g of row r is flattened row `g * seqlen + r` of the
+/// sequence. If a shard holds row r as its row s, it is flattened row `g * rows_per_rank + s` of the shard. A flattened
+/// row carries num_heads_q / G query heads (num_heads_kv / G K/V heads). A slice of rows of two groups shows, in
+/// buffers where these touch, what slices of each would.
 ///
 /// Invariants, in each pass:
 /// 1. Every visible cell of every head group is in one slice of one stage of one rank.
-/// 2. The exchanges of all stages together bring exactly the remote rows that the rank's slices see, each once, into
-///    the rows that the segments name; no exchange names the rank itself.
+/// 2. The exchanges of all stages together bring exactly the remote rows that the rank's slices see. Each arrives once,
+///    in the rows that the segments name; no exchange names the rank itself.
 /// 3. A remote query row of stage s is computed in stage s alone, in one or more slices, with K/V rows that are local
-///    or came in stages <= s: after the stage its partial result is complete and can leave.
+///    or came in stages <= s. After the stage its partial result is complete and can leave.
 /// 4. Slices of own queries see K/V rows that are local or came in stages <= theirs. Their results accumulate on the
 ///    rank.
-/// 5. The owner of a query merges the partial results in a fixed order: its own first, then those of stages 1, 2, ...,
-///    within a stage by rank (the order of `q.sends`). A query that no rank sees has none and is `out = 0, lse = -inf`.
+/// 5. The owner of a query combines the partial results in a fixed order. Its own is first, then those of stages 1, 2,
+///    ..., within a stage by rank. A query that no rank sees has none and is `out = 0, lse = -inf`.
 struct MovementPlan {
   int head_groups = 1;
   std::vector<MovementRank> forward;   // [cp_size]; empty when only K/V move by the plan of rows

@@ -38,9 +38,9 @@ struct Dispatch {
 };
 
 /// A run of K/V rows in a rank's buffer, all of one owner. A rank's segments are sorted by global row and their buffer
-/// rows follow each other without gaps.
-/// NOTE [global row order]: K/V rows that a rank needs, local and remote, lie compact in one buffer in global row
-/// order, so that whatever is one interval of keys in the mask is one interval on the rank and no slice is chopped.
+/// rows follow each other without gaps. NOTE [global row order]: K/V rows that a rank needs, local and remote, are
+/// compact in one buffer in global row order. So an interval of keys in the mask is an interval on the rank, and no
+/// slice is cut.
 struct KvSegment {
   Range global;           // rows of the global sequence
   int64_t row = 0;        // first row in the rank's K/V buffer
@@ -55,17 +55,17 @@ struct KvSegment {
 /// One step of a pass on one rank. Stage 0 works on local rows; its exchange is empty. All ranks have equally many
 /// stages in a pass; some may be empty.
 ///
-/// NOTE [kept stage]: with OverlapConfig::keep_remote_kv the last backward stage holds the same rows as the last
-/// forward stage and is marked `kept`: its rows are still in the buffer, so its group_cast is skipped (its group_reduce
-/// is not). The backward pass then runs the stages in the order last, 1, 2, ..., 0: the local stage ends the pass and
-/// hides the gradients that still move. Without it both passes run 0, 1, 2, ...
+/// NOTE [kept stage]: with OverlapConfig::keep_remote_kv the last backward stage holds the rows of the last forward
+/// stage and is marked `kept`. Its rows are still in the buffer, so its group_cast is skipped, but not its
+/// group_reduce. The backward pass then runs the stages in the order last, 1, 2, ..., 0. The local stage ends the pass
+/// and hides the gradients that still move. Without it both passes run 0, 1, 2, ...
 struct Stage {
   /// group_cast of this stage's K/V rows from shards into buffers; read backwards, group_reduce of their dk and dv.
   Exchange exchange;
   bool kept = false;
-  /// What is computed once the rows are there, in (shard row, buffer row) coordinates.
+  /// Slices that are computed once the rows have arrived, in (shard row, buffer row) coordinates.
   std::vector<AttnSlice> slices;
-  int64_t area = 0;
+  int64_t area = 0;  ///< visible pairs of the slices
 
   friend bool operator==(const Stage&, const Stage&) = default;
 };
@@ -104,24 +104,24 @@ struct StrategyCandidate {
 
 struct Plan {
   Mask mask;
-  /// As it was asked for, except that the strategy "auto" has become the one that was chosen (see `candidates`), and
-  /// `movement`, which is Tangram's own, its default if that is another.
+  /// Requested config with two changes. Strategy "auto" became the chosen strategy (see `candidates`). `movement` is
+  /// its default unless the strategy is Tangram's own.
   DistAttnConfig config;
-  /// What `config.dispatch` came to; kAuto only where the dispatches were given, or hybrid_cp sharded documents.
+  /// Dispatch algorithm that was used; kAuto only if the dispatches were given, or hybrid_cp sharded documents.
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
-  /// With another strategy than Tangram's, areas and K/V rows alone: the rest is in `grid`. Where queries move too,
-  /// areas alone: the rest is in `movement`.
+  /// Tables of the ranks. Under another strategy than Tangram's they have areas and K/V rows alone: the rest is in
+  /// `grid`. With QO communication they have areas alone: the rest is in `movement`.
   std::vector<RankPlan> ranks;
-  /// What the ranks do under another strategy; empty under Tangram's.
+  /// Plan of another strategy; empty under Tangram's own.
   GridPlan grid;
-  /// What the ranks do where queries move too (`config.movement`); empty otherwise.
+  /// Plan of QO communication (`config.movement`); empty otherwise.
   MovementPlan movement;
   PredictedTime predicted;
-  /// With the strategy "auto" every strategy, the chosen one first, then by predicted step, impossible ones last; empty
-  /// where a strategy was named. One is chosen for both passes, by their sum: they share the ranks' rows and what the
-  /// forward pass leaves to the backward pass.
+  /// Candidates of strategy "auto": the chosen one first, then by predicted step, impossible ones last. Empty if a
+  /// strategy was named. One is chosen for both passes, by their sum: they share the ranks' rows and what the forward
+  /// pass leaves to the backward pass.
   std::vector<StrategyCandidate> candidates;
 
   int cp_size() const { return config.cp_size; }
@@ -129,12 +129,11 @@ struct Plan {
   double balance() const;
   /// K/V rows that cross ranks in one cast, over all ranks.
   int64_t rows_moved() const;
-  /// Bytes that `rank` holds at the worst moment of a step on the host: the tensors of a pass, which are the shards of
-  /// q, k, v, out and lse, backward also of dout, dq, dk and dv, and what the pass allocates beside them at one time,
-  /// as the program of the rank says (docs/design/program.md): what DistAttention::memory_use counts. For a call with
-  /// all results in the dtype of the heads and without sinks, in which the forward pass leaves what this plan can leave
-  /// to the backward pass. The plan, prepared masks, kernels and transports come on top. Writes both programs; throws
-  /// InvalidArgument for a rank that the plan has not.
+  /// Largest number of bytes that `rank` holds during a step on the host, as DistAttention::memory_use counts them
+  /// (docs/design/program.md). They are the shards of q, k, v, out and lse, backward also of dout, dq, dk and dv, and
+  /// the pass's own buffers. Holds for calls without sinks and with all results in the dtype of the heads. Their
+  /// forward pass keeps what this plan can keep for the backward pass. The plan, prepared masks, kernels and transports
+  /// come on top. Writes both programs; throws InvalidArgument for a rank that the plan has not.
   int64_t peak_bytes(int rank) const;
 
   friend bool operator==(const Plan&, const Plan&) = default;
@@ -151,16 +150,16 @@ int64_t compute_pad_size(int64_t total_seqlen, int cp_size, int64_t chunk_size);
 
 /// Plans `mask` for `config.cp_size` ranks. Deterministic: every rank that calls it with equal arguments gets an equal
 /// plan, so that no plan is ever sent. For self-attention (seqlen_q == seqlen_k) queries and keys share one dispatch.
-/// Throws InvalidArgument when a config value is out of range or a sequence length is no multiple of
-/// cp_size * chunk_size (of cp_size, when the planner chooses the chunks), or the strategy cannot split these heads
-/// over so many ranks; pad explicitly, see compute_pad_size and Mask::padded.
+/// Throws InvalidArgument if a config value is out of range or the strategy cannot split these heads over so many
+/// ranks. It throws too if a sequence length is no multiple of cp_size * chunk_size (of cp_size, if the planner chooses
+/// the chunks): pad explicitly, see compute_pad_size and Mask::padded.
 Plan make_plan(const Mask& mask, const DistAttnConfig& config);
 
 /// make_plan with given dispatches: another mask over rows that are already sharded (hybrid attention).
 Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
-/// The fewest K/V rows that any plan over these dispatches can move in one cast: for every rank the key rows that its
-/// queries see and it does not own. Counted from the keys' side of the slices, sharing no code with make_plan, so that
+/// Lower bound of the K/V rows that a plan over these dispatches moves in one cast. It is the sum over ranks of remote
+/// key rows that their queries see. Counted from the keys' side of the slices, sharing no code with make_plan, so that
 /// a plan can be held against it. O(n log n), n the pairs of a slice and a run of one rank's rows that meet.
 int64_t rows_lower_bound(const Mask& mask, const Dispatch& q_dispatch, const Dispatch& k_dispatch);
 
@@ -181,11 +180,11 @@ struct GridCall {
 };
 /// Throws InvalidArgument for a plan without a grid.
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call);
-/// The same for a plan in which queries move, from the rows in its tables; see docs/design/movement.md. Throws
+/// Traffic of a plan with QO communication, from the rows in its tables; see docs/design/movement.md. Throws
 /// InvalidArgument for another plan.
 GridTraffic movement_traffic(const Plan& plan, const GridCall& call);
-/// Whether a forward pass of a plan in which queries move leaves the fetched q, k and v to the backward pass: the
-/// configuration says so and both passes fetch the same.
+/// Whether a forward pass with QO communication leaves the fetched q, k and v to the backward pass. True if the
+/// configuration says so and both passes fetch the same rows.
 bool keeps_moved_rows(const Plan& plan);
 
 /// JSON both ways. `plan_from_json` checks the format version and that the plan is consistent; it throws

@@ -51,7 +51,7 @@ class RankOfChunk {
     }
   }
 
-  /// Of neighbours with different ranks; they cover the chunks.
+  /// Runs of consecutive chunks of one rank; neighbours have different ranks, and the runs cover all chunks.
   std::span<const OwnedChunks> runs() const { return runs_; }
   /// The index of the run of a chunk. O(log runs).
   size_t run_of(int64_t chunk) const {
@@ -65,7 +65,7 @@ class RankOfChunk {
   /// A rank for each chunk.
   std::vector<int> expanded() const { return {begin(), end()}; }
 
-  /// Over chunks, each step O(1).
+  /// Iterates over chunks; each step is O(1).
   class const_iterator {
    public:
     using iterator_category = std::forward_iterator_tag;

@@ -57,8 +57,8 @@ struct AttnSlice {
 /// Number of visible cells, in closed form. The unit of compute cost.
 int64_t area(const AttnSlice& slice);
 
-/// The same cells in canonical form: ranges trimmed to what is visible, diagonals that do not bind left open, and
-/// a slice without visible cells turned into `AttnSlice{}`.
+/// Canonical form of a slice, with the same visible pairs. Ranges are trimmed to what is visible, diagonals that do not
+/// bind are open, and a slice without visible pairs is `AttnSlice{}`.
 AttnSlice canonical(const AttnSlice& slice);
 
 /// The cells of `slice` in query rows `rows` / key rows `columns`, in canonical form.

@@ -15,10 +15,10 @@ namespace tangram {
 struct TileShape {
   int block_m = 128;
   int block_n = 128;
-  /// Tiles begin anew where the mask falls apart (where packed documents begin) and that saves tiles, so that they may
-  /// have fewer rows anywhere; else only the last one.
+  /// Tiles begin anew where the mask falls apart (at packed documents) if that saves tiles. Such tiles may have fewer
+  /// rows anywhere; otherwise only the last one may.
   bool follows_mask = false;
-  /// Unless 0, tiles begin anew at multiples of so many rows, too, whatever the mask is: those before are shorter.
+  /// Number of rows at whose multiples tiles begin anew, for any mask; tiles before them are shorter. 0: none.
   int anew_every = 0;
 
   friend bool operator==(const TileShape&, const TileShape&) = default;
@@ -32,10 +32,10 @@ struct RowInterval {
   friend bool operator==(const RowInterval&, const RowInterval&) = default;
 };
 
-/// A gap-free interval of keys that rows of one tile see: every key of [k_begin, k_end) is seen by some row of the
-/// tile, and every row sees an interval of it. Where one slice gives all rows their interval, row i of [row_begin,
-/// row_end) sees [max(slice_k_begin, i + min_diag), min(slice_k_end, i + max_diag + 1)) and other rows nothing;
-/// otherwise `interval_begin` >= 0 is where TileList::intervals holds one entry for each row of the tile.
+/// A gap-free interval of keys that rows of one tile see. Some row of the tile sees every key of [k_begin, k_end), and
+/// every row sees an interval of it. If one slice gives all rows their interval, row i of [row_begin, row_end) sees
+/// [max(slice_k_begin, i + min_diag), min(slice_k_end, i + max_diag + 1)), and other rows nothing. Otherwise
+/// `interval_begin` >= 0 is the begin of one entry for each row of the tile in TileList::intervals.
 struct TileRange {
   int32_t k_begin = 0;
   int32_t k_end = 0;

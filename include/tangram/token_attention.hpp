@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // TokenAttention: attention over keys that are named one by one, for each query and K/V head, as a program has chosen
-// them. No mask is made of them and, on a GPU, no host sees them. docs/design/token_indices.md.
+// them. No mask is made of them and, on a GPU, no host sees them. docs/design/tokens.md.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 namespace tangram {
 
 /// The keys that queries see, in the memory of the backend. Query i sees, with the query heads of K/V head g, the rows
-/// [i, g] of k and v, in any order; -1, anywhere in the list, stands for none. A list that names a key below -1, behind
-/// the last one, or twice is refused as a whole.
+/// [i, g] of k and v. Rows may be in any order; -1, anywhere in the list, names none. A list that names a key below -1,
+/// behind the last one, or twice is refused as a whole.
 struct TokenIndices {
   const int32_t* indices = nullptr;  // [seqlen_q, num_heads_kv, topk], contiguous
   int64_t topk = 0;
 };
 
-/// What a backend does with TokenIndices. Calls keep nothing: shapes may change from one to the next, and the backward
-/// pass reads the lists again. Of AttnForwardArgs and AttnBackwardArgs they take tensors, lse, softmax_scale,
-/// deterministic, sm_margin and the workspace; anything else (sink, softcap, max_logits, accumulation, arrivals, keys
-/// elsewhere, places, delta) throws InvalidArgument. A query whose list names no key, or is refused, sees nothing: out
-/// and dq are 0, lse is -inf. Keys that no list names get gradients of 0, and what k and v hold there (NaN too) reaches
-/// no result.
+/// Attention of a backend over TokenIndices. Calls keep nothing: shapes may change from one to the next, and the
+/// backward pass reads the lists again. They use tensors, lse, softmax_scale, deterministic, sm_margin and the
+/// workspace of AttnForwardArgs and AttnBackwardArgs. Any other argument (sink, softcap, max_logits, accumulation,
+/// ready flags, local K/V, scatter maps, delta) throws InvalidArgument. A query whose list names no key, or is refused,
+/// sees nothing: out and dq are 0, lse is -inf. Keys that no list names get gradients of 0, and what k and v hold there
+/// (NaN too) reaches no result.
 ///
-/// On a GPU calls are kernels on the stream, in its order, never wait, allocate only without a workspace, and can be
-/// captured: replays read the lists that are there then. A refused list is found by the GPU, meanwhile it sees nothing,
-/// and the next call on that device that the host makes once it knows, or check_errors(), throws, once for all that was
-/// refused until then. A call that throws so enqueues nothing. In host memory the call itself throws.
+/// On a GPU calls are kernels in stream order; they never wait, and allocate only without a workspace. They can be
+/// captured: replays read the lists of that time. The GPU finds a refused list, whose query then sees nothing. The next
+/// call on that device once the host knows, or check_errors(), throws once for all lists refused until then. A call
+/// that throws so enqueues nothing. In host memory the call itself throws.
 class TokenAttention {
  public:
   virtual ~TokenAttention() = default;
@@ -39,7 +39,7 @@ class TokenAttention {
   /// Empty, or why calls of this shape would throw, as it follows "needs": `head_dim 128 (got head_dim=80)`.
   virtual std::string refusal(const AttnShape& shape, int64_t topk) const = 0;
 
-  /// What calls need as their workspace, see AttnWorkspace; 0: none.
+  /// Workspace bytes of calls, see AttnWorkspace; 0: none.
   virtual int64_t forward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/) const { return 0; }
   virtual int64_t backward_workspace_bytes(const AttnShape& /*shape*/, int64_t /*topk*/, bool /*deterministic*/) const {
     return 0;

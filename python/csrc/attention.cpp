@@ -40,7 +40,7 @@ class SharedFlexAttention final : public SharedAttention {
   const AttnShape& shape() const override { return attention_->shape(); }
   int64_t visible_pairs() const { return visible_pairs_; }
 
-  // As of the last pass: this does not wait for a running pass, nor for a background task.
+  // State after the last pass: this does not wait for a running pass, nor for a background task.
   int64_t device_bytes() const { return device_bytes_; }
   int64_t host_bytes() const { return host_bytes_; }
 
@@ -203,7 +203,18 @@ void bind_backends(nb::module_& m) {
            "unknown name, NotAvailable for one that cannot run here.")
       .def_prop_ro("name", [](const Backend& self) { return std::string(self.get().name()); })
       .def_prop_ro("device", &Backend::device)
-      .def_prop_ro("on_gpu", &Backend::on_gpu);
+      .def_prop_ro("on_gpu", &Backend::on_gpu)
+      .def(
+          "takes",
+          [](const Backend& self, DType dtype) {
+            try {
+              self.get().check({1, 1, 1, 1, 64, 64, dtype});
+            } catch (const InvalidArgument&) {
+              return false;
+            }
+            return true;
+          },
+          "dtype"_a, "Whether it computes tensors of that dtype.");
 }
 
 void bind_mask_buffer(nb::module_& m) {

@@ -47,7 +47,7 @@ void bind_equality(nb::class_<T, Extra...>& type) {
       nb::sig("def __eq__(self, other: object, /) -> bool"));
 }
 
-/// What nanobind would refuse in words of its own is refused in ours, as a TypeError.
+/// Raises a TypeError with our text for arguments that nanobind would refuse with a text of its own.
 [[noreturn]] void refuse_type(const char* function, const char* name, const char* needed, nb::handle given);
 int64_t whole(nb::handle number, const char* function, const char* name);
 template <class T>

@@ -29,7 +29,8 @@ void copy_on_device(void* to, const void* from, int64_t num_bytes, void* stream)
 bool is_captured(void* stream);
 /// Ends when the current GPU is idle. Throws CudaError.
 void synchronize_device();
-/// The same for destructors: swallows errors, and leaves a graph alone that another call captures meanwhile.
+/// synchronize_device() for destructors: swallows errors, and leaves a graph alone that another call captures
+/// meanwhile.
 void finish_device() noexcept;
 
 /// If the stream is being captured, keeps `object` until the graph is gone.

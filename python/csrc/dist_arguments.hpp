@@ -17,7 +17,7 @@ struct RowsOfQueries {
   int64_t rows = 0;
   int heads = 0;
 };
-/// What both passes have.
+/// Operands of both passes.
 struct DistOperands {
   nb::handle q, k, v, out, lse;
 };

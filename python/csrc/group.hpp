@@ -74,7 +74,7 @@ class DeviceGroup {
     if (communicator_->agreement() == nullptr) synchronize_device();
     call();
   }
-  /// In place of prepare() on a rank that cannot: InvalidArgument on the others.
+  /// Replaces prepare() on a rank that cannot take part; the others throw InvalidArgument.
   void refuse_to_prepare(const std::string& reason);
   /// A call that cannot take part tells the peers, whose GPUs would wait for it.
   void refuse(const std::string& reason);

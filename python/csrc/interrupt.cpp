@@ -22,8 +22,8 @@ void run_signal_handlers() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
-/// In a destructor: Ctrl-C is heard at the next occasion, and other exceptions are reported as Python reports those of
-/// destructors.
+/// Handles an error in a destructor. Ctrl-C is raised at the next check; other exceptions are reported as Python
+/// reports those of destructors.
 void postpone_signal(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);

@@ -51,7 +51,7 @@ class SharedAttention {
       call();
     });
   }
-  /// The same for what is put on no stream.
+  /// Runs a call that uses no stream.
   template <class Call>
   void run_alone(const Call& call) {
     const nanobind::gil_scoped_release release;

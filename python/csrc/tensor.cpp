@@ -92,7 +92,7 @@ std::optional<DType> dtype_of(const nb::dlpack::dtype& type) {
   return std::nullopt;
 }
 
-/// Nothing where torch has no such functions, or the tensor is one that is to be refused by its name.
+/// Array of a torch tensor. Nothing if torch lacks the functions, or if the tensor is to be refused by name.
 std::optional<Array> exchanged_array(nb::handle object) {
   const ExchangeApi* api = torch_exchange;
   if (api == nullptr) return std::nullopt;

@@ -26,7 +26,7 @@ namespace {
 using Values = std::tuple<uintptr_t, uintptr_t, int64_t>;  // now, copy, bytes
 using Result = std::pair<uintptr_t, int64_t>;              // address, bytes
 
-/// Of one GPU. The addresses are the caller's to keep.
+/// Watched values of one GPU. The caller keeps the addresses valid.
 class WatchedValues {
  public:
 #ifdef TANGRAM_HAVE_CUDA

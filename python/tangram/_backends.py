@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ._core import Backend, list_backends
 from .errors import InvalidArgument, NotAvailable
 
@@ -18,6 +20,15 @@ def default_backend(on_gpu: bool) -> str:
         memory = "CUDA" if on_gpu else "host"
         raise NotAvailable(f"flex_flash_attn_func: no backend of this build computes in {memory} memory (got {listed})")
     return wanted[0]
+
+
+@functools.cache
+def float32_backend(device: int) -> str | None:
+    """The best backend of that GPU that computes float32; None: there is none."""
+    for name in gpu_backends():
+        if backend_named(name, True, device).takes("float32"):
+            return name
+    return None
 
 
 _default_names: dict[bool, str] = {}

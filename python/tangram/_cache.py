@@ -29,9 +29,9 @@ class _Entry(Generic[T]):
 class BoundedCache(Generic[T]):
     """Least recently used values by key. Thread-safe.
 
-    `size_of` says what a value holds now: values grow as they are used, so all are asked again once an eighth of them
-    is new (of eight or fewer whenever one is added). To ask hundreds for each new one would cost more than a mask does.
-    What was used last always stays, however large, since it is in use.
+    `size_of` returns the bytes that a value holds now. Values grow as they are used, so all are asked again once an
+    eighth of them is new (of eight or fewer whenever one is added). To ask hundreds for each new one would cost more
+    than a mask does. What was used last always stays, however large, since it is in use.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class BoundedCache(Generic[T]):
 
 
 _left: list[object] = []
-"""Of the parent; what it holds of a GPU cannot be given back in a child."""
+"""Objects of the parent; their GPU memory cannot be released in a child."""
 
 
 def _after_fork() -> None:

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the masks of ranks differ, for the error that says that they do: all ranks raise it, and then tell each other
-what they have, through the store of torch.distributed."""
+"""Finds where the masks of ranks differ, for the error text. All ranks raise the error, then exchange what they have
+through the store of torch.distributed."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _buffers: WeakSet[DistMaskBuffer] = WeakSet()
 
 
 class _Count:
-    """Of keys that were set."""
+    """Number of keys that were set."""
 
     __slots__ = ("value",)
 
@@ -87,8 +87,8 @@ class PlanOfBuffer:
 class DistMaskBuffer:
     """Room for keys of one shape, one after the other; stands for the key in `calc_attn`.
 
-    What a call puts on a GPU does not depend on the key that is set: a CUDA graph captured once, forward and backward,
-    replays with any key that fits.
+    What a call puts on a GPU does not depend on the key that is set. So a CUDA graph captured once, forward and
+    backward, replays with any key that fits.
 
         keys = [mask_key(mask, ...) for mask in some_packs]
         buffer = tangram.DistMaskBuffer(keys)
@@ -131,8 +131,8 @@ class DistMaskBuffer:
         """Collective; allocates, and waits for the GPU.
 
         Args:
-            keys: of the kind that is to come: there is room for the most that any of them takes,
-            spare: and for so much more, as a share of that.
+            keys: examples of the keys to come. The capacity is the largest that any of them takes, and `spare` more.
+            spare: headroom, as a share of that capacity.
             dtype, head_dim_v: of q, k and v, and of v; None: as of k.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
@@ -166,8 +166,8 @@ class DistMaskBuffer:
         *most, some_see_none = (max(sizes) for sizes in zip(*map(dist_mask_capacity, plans), strict=True))
         names = ("kv_rows", "sent_rows", "local_ranges", "documents", "slices")
         self.capacity = {name: ceil(size * (1 + spare)) for name, size in zip(names, most, strict=True)}
-        """What there is room for, on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and
-        slices, of which long ones count as several."""
+        """Capacity on each rank: rows that it sees, rows that it sends, pieces of rows, documents, and slices. Long
+        slices count as several."""
         self.allow_fully_masked_rows = (
             bool(some_see_none) if allow_fully_masked_rows is None else bool(allow_fully_masked_rows)
         )
@@ -200,9 +200,9 @@ class DistMaskBuffer:
         """The key of calls and replays that follow on the current stream.
 
         Raises:
-            InvalidArgument: on every rank for a key of another shape and for one that does not fit (the text names
-                what to make larger), with the key set before still there; while the stream is being captured. On every
-                rank, here or in a later call, where ranks set different keys: the group is broken then.
+            InvalidArgument: on every rank, for a key of another shape, for one that does not fit (the text names what
+                to make larger), and during capture of the stream. The key set before stays. Also on every rank, here or
+                in a later call, if ranks set different keys: the group is broken then.
         """
         plan = self._plan_of("DistMaskBuffer.set", key)
         if _cuda.is_capturing():  # asked here, since what the executor refuses is told to the peers

@@ -176,7 +176,7 @@ def _attend(
 
 
 def attend_batch(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Result:
-    """Of sequences `[batch, rows, heads, dim]`."""
+    """Attention of sequences `[batch, rows, heads, dim]`."""
     name = options.function
     for each, x in (("q", q), ("k", k), ("v", v)):
         _require_shape(name, each, x, "batch, rows, heads, dim")
@@ -228,11 +228,11 @@ class Given(NamedTuple):
     max_seqlen_q: Any
     max_seqlen_k: Any
     ends: tuple[str, str] = ("_q", "_k")
-    """Of the arguments' names."""
+    """Ends of the arguments' names."""
 
 
 def attend_packed(q: Tensor, k: Tensor, v: Tensor, borders: Given, options: Options) -> Result:
-    """Of sequences one after the other, `[rows, heads, dim]`."""
+    """Attention of sequences one after the other, `[rows, heads, dim]`."""
     name = options.function
     for each, x in (("q", q), ("k", k), ("v", v)):
         _require_shape(name, each, x, "rows, heads, dim")
@@ -289,6 +289,6 @@ def _mask_of_borders(q: Tensor, k: Tensor, borders: Given, window: Window, name:
     return known
 
 
-# As torch.compiler.disable, which would import the compiler with this module.
+# Like torch.compiler.disable, which would import the compiler with this module.
 _mask_of_borders._torchdynamo_disable = True  # type: ignore[attr-defined]
 _poison_if_changed._torchdynamo_disable = True  # type: ignore[attr-defined]

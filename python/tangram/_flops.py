@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FLOPs of attention by the visible area of its mask, for torch.utils.flop_counter and what counts by it.
 
-A visible (query, key) pair of a query head costs 2 dim + 2 dim_v forward, for the products with K and V, and
-6 dim + 4 dim_v backward, which has five products: 2.5 times as much for equal dims.
+A visible (query, key) pair of a query head costs 2 dim + 2 dim_v forward, for the products with K and V. Backward has
+five products and costs 6 dim + 4 dim_v: 2.5 times as much for equal dims.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def register(operator: Any, pairs_of: Callable[..., int]) -> None:
 
 
 def register_backward(operator: Any, pairs_of: Callable[..., int]) -> None:
-    """As above, for a backward operator, whose arguments behind dout are q, k and v."""
+    """Like `register`, for a backward operator, whose arguments behind dout are q, k and v."""
 
     def backward(*arguments: Any, out_val: Any = None) -> int:
         q, v = arguments[1], arguments[3]
@@ -56,7 +56,7 @@ def register_backward(operator: Any, pairs_of: Callable[..., int]) -> None:
 
 
 def forward_flops(q: Tensor, v: Tensor) -> int:
-    """Of a pair."""
+    """Forward FLOPs of a visible pair."""
     return 2 * (q.shape[2] + v.shape[2])
 
 

@@ -35,7 +35,7 @@ def _runs_of_rows(np: Any, rows: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _in_a_row(masks: list[Mask]) -> Mask:
-    """Of sequences that lie one after the other and do not see each other."""
+    """Mask of sequences that lie one after the other and do not see each other."""
     if len(masks) == 1:
         return masks[0]
     slices, q_shift, k_shift = [], 0, 0
@@ -52,15 +52,15 @@ def _of_heads(masks: list[Mask]) -> Mask | list[Mask]:
 def masks_from_block_indices(
     seqlen_q: int, seqlen_k: int, block_q: int, block_k: int, indices: Any, *, causal: bool = False
 ) -> list[Mask]:
-    """The key blocks that each query block sees, chosen for each group of heads by itself, as dynamic sparse attention
-    does: one mask a group, as a list that stands for a mask wherever one is taken.
+    """The key blocks that each query block sees, chosen for each head group, as dynamic sparse attention does. Returns
+    one mask per group: a list that can be passed wherever a mask is.
 
     Args:
         seqlen_q, seqlen_k: rows; blocks at the end may be shorter.
         block_q, block_k: rows of a block.
-        indices: integers `[groups, query blocks, n]`, a NumPy array, a torch tensor, which is copied to the host, or
-            lists; -1 stands behind the indices of a query block that sees fewer than n, or its list ends. Group g is of
-            K/V heads `[g * heads_kv / groups, (g + 1) * heads_kv / groups)` and their query heads.
+        indices: integers `[groups, query blocks, n]`: a NumPy array, a torch tensor (copied to the host) or lists. -1
+            follows the indices of a query block that sees fewer than n, or its list ends. Group g is of K/V heads `[g *
+            heads_kv / groups, (g + 1) * heads_kv / groups)` and their query heads.
         causal: cuts the blocks besides, bottom-right aligned.
 
     Raises:
@@ -93,7 +93,7 @@ def from_dense(mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]
 
     Args:
         mask: `[seqlen_q, seqlen_k]`, or `[batch, heads, seqlen_q, seqlen_k]` of a batch whose sequences lie one after
-            the other; bool, a NumPy array or a torch tensor, which is copied to the host.
+            the other. A bool NumPy array or torch tensor, which is copied to the host.
         max_slices: how many are taken; None: 1,024, or as many as hold 256 visible cells on average.
 
     Returns:
@@ -130,8 +130,8 @@ def from_dense(mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]
 def from_block_mask(block_mask: Any, *, max_slices: int | None = None) -> Mask | list[Mask]:
     """A BlockMask of torch.nn.attention.flex_attention as few slices.
 
-    Blocks that it calls full are taken whole; in the others its mask_mod is asked for every cell, so that the result
-    has the cells of the function, not of the blocks. At most a row of blocks is dense at a time.
+    Full blocks are taken whole. In other blocks mask_mod is evaluated for every cell, so that the result has the cells
+    of the function, not of the blocks. At most a row of blocks is dense at a time.
 
     Args:
         block_mask: with batch and heads of any number. A score_mod is not part of it.

@@ -23,7 +23,7 @@ def _memory_of(name: Tensor) -> Any:
 
 class Held:
     """Values by the number in a tensor `[1]`, int64 in host memory. A value lives as long as the memory of its tensor,
-    which a graph saves for its backward pass, and a while longer, since hooks may have saved a copy."""
+    which a graph saves for its backward pass. It lives a while longer, since hooks may have saved a copy."""
 
     def __init__(self, kind: str, recent: int) -> None:
         """recent: how many values stay that were added last."""

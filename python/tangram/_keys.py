@@ -171,9 +171,9 @@ def mask_key(
     Every rank of the group makes the same keys in the same order. Equal arguments give the same object while the
     group's cache holds it.
 
-    Over several nodes of GPUs the plan knows nodes, so that few rows cross between them: where each node has equally
-    many ranks, and transports hand rows on inside of nodes. `CostModel(ranks_per_node=...)` of at least the ranks of
-    the group asks for the plan of one node.
+    Over several nodes of GPUs the plan knows nodes, so that few rows cross between them. That needs equally many ranks
+    on each node and a transport that forwards rows inside nodes. `CostModel(ranks_per_node=...)` of at least the ranks
+    of the group asks for the plan of one node.
 
     Args:
         mask: a tangram.Mask; or a list of masks, one for each of equal groups of heads, as dynamic sparse attention
@@ -210,7 +210,7 @@ def mask_key_async(
     chunk_size: int | None = None,
     dist_attn_config: DistAttnConfig | None = None,
 ) -> Future[DistAttnRuntimeKey]:
-    """The same on a thread in the background: the key of the next step while this step runs.
+    """mask_key on a background thread: the key of the next step while this step runs.
 
     A later mask_key with equal arguments finds it made; it is not the most recent key before that.
     """
@@ -256,8 +256,9 @@ def magi_attn_flex_key(
     """The key of a mask given by ranges.
 
     Args:
-        q_ranges, k_ranges: `[n, 2]` tensors, or lists of `(begin, end)`; attn_mask_type: one name or number for all, or
-            one for each range: "full" 0, "causal" 1, "inv_causal" 2, "bi_causal" 3.
+        q_ranges, k_ranges: `[n, 2]` tensors, or lists of `(begin, end)`.
+        attn_mask_type: one name or number for all ranges, or one for each: "full" 0, "causal" 1, "inv_causal" 2,
+            "bi_causal" 3.
         total_seqlen_q, total_seqlen_k: rows without padding. pad_size: rows to append, see compute_pad_size; for cross
             attention `(of the queries, of the keys)`; None: as many as it takes.
         num_heads_q, num_heads_kv: heads of this rank, that is after tensor parallelism has sharded them.

@@ -36,7 +36,7 @@ Provider = Callable[[], Iterable[MemoryRow]]
 _providers: list[Provider] = []
 _setters: dict[str, Callable[[int], None]] = {}
 _names = {"borders", "gpu_keys", "keys", "masks", "ranges"}
-"""Of caches that are made with their first entry."""
+"""Names of caches that are made with their first entry."""
 
 
 def register_rows(provider: Provider) -> Provider:
@@ -82,16 +82,16 @@ def _merged(rows: Iterable[MemoryRow]) -> list[MemoryRow]:
 
 
 def memory_use() -> list[MemoryRow]:
-    """What Tangram keeps beside the tensors that it returned, a row for each kind and device; the bounds of several
-    caches of a kind, one for each group of ranks, are added up.
+    """Memory that Tangram keeps beside the tensors that it returned, a row for each kind and device. Bounds of several
+    caches of a kind, one for each rank group, are added up.
 
     `keys`: masks that are sharded to ranks, with their plans, tables and executors in host memory. `plans`: their
     plans, and those of tangram.plan. `masks`: what flex_flash_attn_func prepared; `ranges`: the ranges by which it
     finds them, which keep theirs; `borders`: masks that tangram.flash_attn and layout="bshd" made. `host_buffers`:
-    large buffers of passes on CPUs that wait for the next pass; `host_buffers_in_use`: those of passes that run, and of
-    what passes left to their backward passes. `gpu_keys`: lists and tables of keys on GPUs; `gpu_shared`: what rows of
-    all keys of a group land in, as much as the largest needs.
-    What calls on GPUs compute in is torch's. `masks` counts lists in GPU memory, too.
+    large buffers of passes on CPUs that wait for the next pass. `host_buffers_in_use`: buffers of running passes, and
+    what forward passes keep for their backward passes. `gpu_keys`: lists and tables of keys on GPUs; `gpu_shared`:
+    receive buffers of all keys of a group, as large as the largest needs. Workspaces of calls
+    on GPUs are torch's. `masks` counts lists in GPU memory, too.
 
     Plans are counted in `keys` and in `plans`, though they share their memory; `ranges` counts what it keeps of
     `masks`.

@@ -27,17 +27,19 @@ class MeterReport:
     """Seconds of a step on this rank."""
 
     total_s: float
-    """Of the block: on a GPU of its current stream, from the first event to the last; else on the clock."""
+    """Seconds of the block: on a GPU those of its current stream, from the first event to the last; else on the
+    clock."""
     forward_s: float
     backward_s: float
-    """Of attention passes, transfers and waits inside them included."""
+    """Seconds of attention passes, transfers and waits inside them included."""
     num_forward: int
     num_backward: int
     """Passes that were computed: a recomputed pass counts again, a kept one does not."""
     waited_s: float | None
-    """Of these seconds, waits for rows of peers that no computation hid. None: a GPU computed, whose kernels wait."""
+    """Part of these seconds in waits for rows of peers that no computation hid. None: a GPU computed, whose kernels
+    wait."""
     planning_s: float
-    """Of host threads: keys, plans, executors and lists of new masks. Not what was made ahead."""
+    """Seconds of host threads for keys, plans, executors and lists of new masks. Not what was made ahead."""
     num_captured: int
     """Passes that a CUDA graph captured: they did not run, so they have no time."""
 

@@ -32,7 +32,7 @@ class _Known(NamedTuple):
     held: tuple[Any, ...]
     """Masks, so that no other object takes their identity."""
     num_bytes: int
-    """Of ranges that are arrays, lists or tensors in host memory."""
+    """Bytes of ranges that are arrays, lists or tensors in host memory."""
     watched: Watched | None
     """Ranges in GPU memory."""
 
@@ -111,7 +111,8 @@ _INT = frozenset((int,))
 
 
 def _integers(items: list[Any]) -> tuple[Any, ...]:
-    """As a key. An element that is a tensor compares by what it holds when it is asked, not when it was stored."""
+    """Integers as a key. An element that is a tensor compares by its value at the comparison, not when it was
+    stored."""
     values = items if items and isinstance(items[0], int) else chain.from_iterable(items)
     if _INT.issuperset(map(type, values)):
         return tuple(items)
@@ -251,7 +252,7 @@ def prepared(
 
 
 def _watched(given: tuple[Any, ...], names: tuple[Hashable, ...]) -> Watched | None:
-    """Of ranges of which some stayed in GPU memory."""
+    """Watched values of ranges, some of which stayed in GPU memory."""
     if not any(hasattr(each, "data_ptr") for each in given):
         return None
     from ._tensor_values import watch

@@ -3,11 +3,11 @@
 """Rendezvous of the ranks of a group: through stores of torch.distributed they learn where to connect, and the secret.
 
 NOTE [rendezvous] The origin, the first rank of the group, draws a token; all keys of one rendezvous lie under it. So
-whatever an earlier rendezvous left in the store, of another life of a process, an attempt that failed, is not read.
-A rank gets the token by a question with a nonce of its own, which the rank before it in its circle answers until the
-rank has arrived: an answer with another nonce is for a process that is gone. Nothing is counted, so ranks need not have
-done the same before. A process group is one circle; a device mesh of several dimensions has one for each of them, and
-the token passes along the last dimension first.
+whatever an earlier rendezvous left in the store, of another life of a process, an attempt that failed, is not read. A
+rank asks for the token with a nonce of its own. The rank before it in its circle answers until the rank has arrived; an
+answer with another nonce is for a process that is gone. Nothing is counted, so ranks need not have done the same
+before. A process group is one circle. A device mesh has one circle for each dimension; the token passes along the last
+dimension first.
 
 Waits poll, in Python: signals are heard, and a rank that gives up tells the others.
 """
@@ -54,7 +54,7 @@ class Circle:
 
     store: Any
     index: int
-    """Of this rank in the circle."""
+    """Index of this rank in the circle."""
     members: Sequence[int]
     """By index: numbers in the group that meets."""
 
@@ -78,7 +78,7 @@ class Meeting:
     nodes: Sequence[Node]
     """By rank."""
     listener: int
-    """Of rank 0 with a port: a socket that listens there, for Group to take over; else -1."""
+    """Rank 0 with a port: a socket that listens there, for Group to take over; else -1."""
     rest_s: float
     """Seconds that are left to connect in."""
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that are taken out of tensors, as runs: tens of them, where a table of rows has as many entries as a shard rows.
 
-With a new mask at every step a table would be written for one use or two; on a GPU it would be copied there, and the
-host would wait. So few runs are taken one by one, and only of many a table is made: on a GPU by the GPU.
+With a new mask at every step a table would be used once or twice. On a GPU it would be copied there, and the host would
+wait. So few runs are taken one by one, and only of many a table is made: on a GPU by the GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._worker_thread import run_on_worker
 INDEX_BYTES = 4
 _FEW = 32
 _ROWS_OF_RUN = 512
-"""Of host memory, which a table saves as much time as a run costs."""
+"""Rows of host memory for which a table saves as much time as a run costs."""
 
 
 def expanded(runs: RowRuns, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -104,7 +104,7 @@ class RowPicks:
         return self._rows
 
     def of(self, x: Tensor, padding: Tensor | None = None) -> Tensor:
-        """Those rows of `x`, `[len(self), ...]`, in memory of their own, and behind them those of `padding`."""
+        """The picked rows of `x`, `[len(self), ...]`, in memory of their own, and behind them those of `padding`."""
         ranges = self._ranges
         if ranges and (len(ranges) <= _FEW or not x.is_cuda):
             parts = [x[begin:end] for begin, end in ranges]

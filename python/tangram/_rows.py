@@ -89,9 +89,9 @@ class _Moves:
         self.most = moves.most_rows
         """The most rows that go from any rank to another one."""
         self.fingerprint = fingerprint
-        """Of the dispatch, alike on all ranks."""
+        """Fingerprint of the dispatch, alike on all ranks."""
         self.most_bytes = INDEX_BYTES * moves.most_table_rows
-        """Of tables of both, on the rank where they are largest: NOTE [bytes of a key]."""
+        """Bytes of both tables, on the rank where they are largest: NOTE [bytes of a key]."""
 
     def run(self, key: DistAttnRuntimeKey, x: Tensor, label: str) -> Tensor:
         """The wanted rows. Collective."""
@@ -119,8 +119,8 @@ def _gather_moves(key: DistAttnRuntimeKey, side: Side) -> _Moves:
 
 
 def prepare_rows(key: DistAttnRuntimeKey) -> None:
-    """What dispatch and undispatch ask of a key, microseconds of work: made on the thread that makes the key, since
-    what stays must not lie among the tensors of a step (_worker_thread.py)."""
+    """Data of a key for dispatch and undispatch, microseconds of work. Made on the thread that makes the key, since
+    long-lived data must not lie among the tensors of a step (_worker_thread.py)."""
     for side in SIDES:
         _gather_moves(key, side)
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of visible keys, row by row, as few slices.
 
-Going down the rows of a slice, its left edge stays where the rectangle begins and then moves on by one key a row; its
-right edge moves on by one and then stays. A chain of runs whose edges do so is one slice. Chains are followed from row
-to row, and end where an edge moves otherwise.
+Going down the rows of a slice, its left edge stays at the begin of the rectangle and then moves by one key a row. Its
+right edge moves by one key a row and then stays. A chain of runs whose edges do so is one slice. Chains are followed
+from row to row, and end where an edge moves otherwise.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RunsToSlices:
         self._row += 1
 
     def mask(self, seqlen_k: int, max_slices: int | None) -> Mask:
-        """Of all rows that were added."""
+        """Mask of all rows that were added."""
         self._close(self._np.ones(len(self._begin), bool))
         self._require_few(max_slices)
         seqlen_q = self._row

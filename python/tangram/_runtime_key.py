@@ -105,7 +105,7 @@ class DistAttnRuntimeKey:
             (plan.q_dispatch.rows_per_rank, heads.num_heads_q, heads.head_dim),
             (plan.k_dispatch.rows_per_rank, heads.num_heads_kv, heads.head_dim),
         )
-        """Of q and of k on this rank."""
+        """Rows of q and of k on this rank."""
         self.sizes: dict[str, tuple[int, int]] = {
             "q": (self.total_seqlen_q, self.shapes[0][0]),
             "k": (self.total_seqlen_k, self.shapes[1][0]),
@@ -219,7 +219,7 @@ class DistAttnRuntimeKey:
         return DistAttention(plan, on_gpus, self.backend(backend, device), row_sinks, out, grads)
 
     def plan_for(self, dtype: torch.dtype, head_dim_v: int, overlap: OverlapConfig) -> Plan:
-        """Of the rows that the key shards, for heads and transfers that may be other ones."""
+        """Plan of the rows that the key shards, for heads and transfers that may be other ones."""
         h = self.config.heads
         if h.head_dim_v == head_dim_v and h.dtype == _NAMES[dtype] and overlap == self.config.overlap:
             return self.plan
@@ -281,10 +281,10 @@ class DistAttnRuntimeKey:
     def num_bytes(self) -> int:
         """Host memory of the key, of the rank where it is most.
 
-        NOTE [bytes of a key]: making an executor is collective, so a key that one rank has forgotten and another has
-        not would be waited for in vain. Ranks use the same keys in the same order; to forget the same ones they must
-        also count the same bytes. So these come from the plan, which holds the parts of all ranks, and from what is
-        made by collective calls (executors, tables of undispatch and roll), never from what a rank alone has made.
+        NOTE [bytes of a key]: making an executor is collective. If one rank had dropped a key and another had not,
+        ranks would wait in vain. Ranks use the same keys in the same order; to forget the same ones they must also
+        count the same bytes. So the bytes come from the plan, which holds the parts of all ranks, and from collective
+        calls (executors, tables of undispatch and roll). They never come from what one rank alone has made.
         """
         growth = self._growth  # before anything is counted: another thread may make something meanwhile
         if self._known_bytes[0] == growth and self._of_groups is None:

@@ -80,7 +80,7 @@ class Configuration:
     """The choices of a process."""
 
     backend: str | None = None
-    """Of calls that name none; None: the best for the device of the tensors."""
+    """Backend of calls that name none; None: the best for the device of the tensors."""
     deterministic: bool = False
     """True: calls that do not ask for it are deterministic, too."""
     transport: Transport | TransportConfig = "copy_engine"
@@ -91,7 +91,8 @@ class Configuration:
     timeout_s: float = 600.0
     """Seconds that groups made from now on wait for a peer (TANGRAM_TIMEOUT_S)."""
     num_threads: int = 0
-    """Of the CPU backend, over all ranks of the process; 0: one a core (TANGRAM_NUM_THREADS). Before the first call."""
+    """Threads of the CPU backend, over all ranks of the process; 0: one a core (TANGRAM_NUM_THREADS). Before the first
+    call."""
     sanity_check: bool = False
     """On CPUs rows that were not received are NaN, and results are searched for NaN (TANGRAM_SANITY_CHECK)."""
     profile: bool = False
@@ -121,7 +122,7 @@ class _Unset:
 
 UNSET: Any = _Unset()
 chosen = Configuration()
-"""Of the fields that no variable has. Calls read it; a lookup of a module's attribute is all that it costs."""
+"""Values of the fields without a variable. Calls read it; a lookup of a module's attribute is all that it costs."""
 
 
 def _check(name: str, value: Any) -> None:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tensors of borders and ranges: what stands for their values when a mask is looked up.
 
-A version does not tell whether values are still the same: collectives of torch.distributed, kernels, and arrays that
-share the memory write without a new one. So a tensor in host memory is known by its values, which takes a microsecond.
+A version does not tell whether values are unchanged: collectives of torch.distributed, kernels, and arrays that share
+the memory write without a new version. So a tensor in host memory is known by its values, which takes a microsecond.
 Values in GPU memory cannot be read unless the host waits. There a tensor is known by its place and version, and every
-call compares on the GPU: if values have changed, its results become NaN, and the next call raises.
+call compares its values on the GPU. If they have changed, the results become NaN, and the next call raises.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Watched:
 
 
 def watch(function: str, named_tensors: Iterable[tuple[Any, Hashable]]) -> Watched | None:
-    """Those of the tensors that are named by their places, to be read now."""
+    """Watches the tensors that are named by their places, to be read now."""
     tensors = {name: tensor for tensor, name in named_tensors if isinstance(name, _cuda.Place)}
     if not tensors:
         return None

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""calc_attn as operators of torch.compile, which name a key by its number: an input of the graph, so that a new key of
-every step does not compile it anew."""
+"""calc_attn as operators of torch.compile, which name a key by its number. The number is an input of the graph, so that
+a new key does not compile it anew."""
 
 from __future__ import annotations
 
@@ -258,7 +258,8 @@ torch.library.register_autograd("tangram::calc_attn_backward", _no_second_deriva
 
 
 def _visible_pairs(handle: int) -> int:
-    """Of the rows that this rank owns, over all query heads: ranks add up to the whole, whatever moves."""
+    """Visible pairs of the rows that this rank owns, over all query heads: ranks add up to the whole, whatever
+    moves."""
     key = key_of_handle(handle)
     num_masks = len(key.masks or (0,))  # a plan of several adds up their areas
     area: int = key.plan.ranks[key.rank].area

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _cuda
+from ._backends import float32_backend
 from ._core import AttnOptions, FlexAttention
 from ._core import are_plain as _are_plain
 from ._named import rename
@@ -34,6 +35,11 @@ from ._torch_pass import (
 from ._watched import Results, is_watched
 from .errors import Error, InvalidArgument
 from .mask_buffer import MaskBuffer, MaskOfBuffer
+
+
+@torch.compiler.assume_constant_result
+def _float32_backend(device: int) -> str | None:
+    return float32_backend(device)
 
 
 class _FlexAttn(torch.autograd.Function):
@@ -92,10 +98,12 @@ def attend(
     grad_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """(out, lse, max_logits) of flex_flash_attn_func."""
-    if q.is_cuda and (backend == "reference" or (backend is None and q.dtype in _cuda.HOST_DTYPES)):
+    if q.is_cuda and backend is None and q.dtype in _cuda.HOST_DTYPES:
+        backend = _float32_backend(_cuda.device_of(q))
+        warn_of_float32("flex_flash_attn_func", backend)
+        backend = backend or "reference"
+    if q.is_cuda and backend == "reference":
         _check(q, k, v, sink)
-        if backend is None:
-            warn_of_float32("flex_flash_attn_func")
         out, lse, peaks = attend(
             q.cpu(),
             k.cpu(),

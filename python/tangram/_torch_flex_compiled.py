@@ -274,7 +274,7 @@ def shapes_of_forward(q: Tensor, _: Tensor, v: Tensor, *rest: Any) -> tuple[Tens
 def shapes_of_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, sink: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As above, for a backward operator: dq, dk, dv, dsink."""
+    """Shapes of a backward operator's results: dq, dk, dv, dsink."""
     number = rest[-1]
     dtype = None if number == NO_CALL else call_of(number).grad_dtype
     dsink = q.new_empty(0) if sink is None else sink.new_empty(sink.shape)

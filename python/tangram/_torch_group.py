@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library's communicator for a group of torch.distributed, through whose store the ranks meet (_rendezvous.py).
 
-Rows move over connections of Tangram's own, so that they never mix with the caller's messages, need no GIL, and show
-the death of a peer at once.
+Rows move over connections of Tangram's own. So they never mix with the caller's messages, need no GIL, and show the
+death of a peer at once.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from .errors import CommError, InvalidArgument
 class Identity:
     """What torch.distributed knows a group by. Equal for a group, and for whatever is made of the same group.
 
-    Nothing here keeps a process group alive: its store, and whatever lies in it, ends with it, and the next group of
-    all ranks may have one at the same address.
+    Nothing here keeps a process group alive. Its store ends with it, and the next group of all ranks may have a store
+    at the same address.
     """
 
     process_groups: tuple[weakref.ref[Any], ...]
-    """Of this rank: one, or one for each dimension of a mesh. torch.distributed holds them until they are destroyed."""
+    """Process groups of this rank: one, or one for each dimension of a mesh. torch.distributed holds them until they
+    are destroyed."""
     ranks: tuple[int, ...]
-    """Of a mesh of several dimensions as it lists them; of a process group in order."""
+    """Ranks: those of a mesh of several dimensions as it lists them; those of a process group in order."""
 
     @property
     def is_mesh(self) -> bool:
-        """Of several dimensions."""
+        """Whether it is a mesh of several dimensions."""
         return len(self.process_groups) > 1
 
     def is_alive(self) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pass of attention on one device over torch tensors: the memory of its results, what kernels read, and what is
-refused. flex_flash_attn_func and its operator for torch.compile are made of it, and calc_attn takes its parts."""
+"""A pass of attention on one device over torch tensors: the memory of its results, what kernels read, and checks of
+arguments. flex_flash_attn_func, its operator for torch.compile and calc_attn use it."""
 
 from __future__ import annotations
 
@@ -231,8 +231,8 @@ def refuse_second_derivatives(
 ) -> tuple[Any, ...]:
     """The gradients, which raise when they are differentiated: they depend on `inputs` by ways that are not known.
 
-    torch's once_differentiable lets them pass as constants where the incoming gradient is one. A node without ways to
-    the inputs is never asked when the derivative by one of them is wanted: torch takes it for unused, or for zero.
+    torch's once_differentiable lets them pass as constants where the incoming gradient is one. If a node has no path to
+    the inputs, torch never calls it for their derivatives: it takes the node for unused, or the derivative for zero.
     """
     refused: tuple[Any, ...] = _RefusedDerivatives.apply(  # type: ignore[no-untyped-call]
         function, len(grads), *grads, *inputs
@@ -254,13 +254,13 @@ def check_grad_dtype(function: str, dtype: torch.dtype | None, q: Tensor) -> Non
         raise InvalidArgument(f"{function}: grad_dtype must be that of q or torch.float32 (got {dtype})")
 
 
-def warn_of_float32(function: str) -> None:
-    """Once for a place in the caller's program."""
+def warn_of_float32(function: str, backend: str | None) -> None:
+    """Once for a place in the caller's program. `backend`: of a GPU, which computes it; None: the host does."""
     if torch.compiler.is_compiling():
         return
+    how = f"by plain kernels (backend {backend})" if backend else "on the host"
     warnings.warn(
-        f"{function}: no kernel for GPUs takes float32, it is computed on the host, which is slow: pass bfloat16 or "
-        "float16 (got float32)",
+        f"{function}: float32 is computed {how}, which is slow: pass bfloat16 or float16 (got float32)",
         stacklevel=4,
     )
 

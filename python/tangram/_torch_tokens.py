@@ -103,7 +103,7 @@ class _Call(NamedTuple):
         return dq, dk, dv
 
 
-# Of eager calls that are watched: graphs of torch.compile do not hold token_attn_func.
+# Operator of eager calls that are watched: graphs of torch.compile do not hold token_attn_func.
 torch.library.define(
     "tangram::token_attn", "(Tensor q, Tensor k, Tensor v, Tensor indices, int call) -> (Tensor, Tensor)"
 )
@@ -179,7 +179,7 @@ class _Tokens(torch.autograd.Function):
 
 
 def _lists(indices: Tensor) -> Tensor:
-    """As kernels read them. What 32 bits do not hold stays no key, which is found on the GPU."""
+    """Lists as kernels read them. A number beyond 32 bits becomes an invalid key, which the GPU finds."""
     if indices.dtype == torch.int64:
         indices = indices.clamp(-2, 2**31 - 1).to(torch.int32)
     return indices.contiguous()

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forward passes: computed, or taken from what a checkpoint has kept; of eager calls by an operator, if one is watched.
 
-An autograd.Function hides what it computes. So if a TorchDispatchMode watches operators (selective checkpointing,
-counters of FLOPs), passes run as operators of `torch.ops.tangram`, which get the number of the call: an operator runs
-exactly what the call would have run without it, whatever its options.
+An autograd.Function hides what it computes. So if a TorchDispatchMode watches operators (selective checkpointing, FLOP
+counters), passes run as operators of `torch.ops.tangram` that get the number of the call. An operator runs exactly what
+the call would have run without it, with any options.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def call_of(number: int) -> Any:
 
 
 _num_frames = 0
-"""Of all threads: a call where there is none looks no further."""
+"""Frames of all threads: if there are none, a call looks no further."""
 _lock = threading.Lock()
 
 
 def frames() -> list[Frame]:
-    """Those of this thread, the outermost first."""
+    """Frames of this thread, the outermost first."""
     try:
         stack: list[Frame] = _of_thread.frames
     except AttributeError:

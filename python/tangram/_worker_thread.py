@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thread for what outlives a call.
 
-The C allocator serves each thread from a heap of its own. Where plans and tables that stay are allocated among the
-tensors of a training step, in holes of the same heap, the tensors of the next step find the holes too small: with a new
-mask at each step, of 8,192 rows a rank, the heap grew by 8 MiB a mask while a mask itself keeps half a MiB. Made on a
-thread that allocates nothing else, they lie side by side.
+The C allocator serves each thread from a heap of its own. Plans and tables outlive a training step. Allocated between
+the step's tensors, they leave holes in the heap that are too small for the next step's tensors. With a new mask at each
+step, of 8,192 rows a rank, the heap grew by 8 MiB a mask, while a mask itself keeps half a MiB. Made on a thread that
+allocates nothing else, they lie side by side.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ _raw_alloc: Any = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None
 _raw_delete: Any = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_delete", None)
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 
-# By device, the largest so far: masks that need a little less ask for as much, so that torch finds the same block for
-# all of them and never keeps several.
+# Largest workspace so far, by device. Masks that need a little less request this size, so that torch finds the same
+# block for all of them and never keeps several.
 _most_bytes: dict[int, int] = {}
 
 

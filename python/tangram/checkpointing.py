@@ -5,8 +5,8 @@
     checkpoint(layer, x, use_reentrant=False, context_fn=tangram.checkpoint_policy())
     checkpoint(tangram.keep_attention(layer), x, use_reentrant=True)
 
-What is kept of a call is `out` and `lse`: with it the backward pass of attention computes as if the layer had not been
-checkpointed, and neither attention nor its transfers run twice.
+`out` and `lse` of a call are kept. So the backward pass of attention computes as without checkpointing, and neither
+attention nor its transfers run twice.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class _Layers:
 
 
 class _OfLayers:
-    """The policy of one checkpoint, which may be within a layer or have it within: the recomputation, where modules
-    may not be called as such, does what the forward pass did."""
+    """The policy of one checkpoint, which may be inside a layer or contain it. The recomputation, which may not call
+    modules as such, repeats the decisions of the forward pass."""
 
     def __init__(self, layers: _Layers, otherwise: Policy) -> None:
         self._layers, self._otherwise = layers, otherwise
@@ -263,13 +263,13 @@ def keep_attention(function: Callable[..., Any]) -> Callable[..., Any]:
         tensor_parallel.checkpoint(tangram.keep_attention(run_layers), False, hidden_states)  # Megatron
         deepspeed.checkpointing.checkpoint(tangram.keep_attention(layer), x)
 
-    The first call keeps `out` and `lse` of each call of attention; the recomputation, which autograd calls in the
+    The first call keeps `out` and `lse` of each call of attention. The recomputation, which autograd calls in the
     backward pass, takes them in the same order. It is made anew for each checkpoint. A forward pass without a backward
     pass to come keeps nothing; a second backward pass of a retained graph computes attention again.
 
     Raises:
-        InvalidArgument: a second forward pass before the backward pass, a recomputation that calls attention
-            otherwise, an output that was changed in place; inside torch.compile, which takes checkpoint_policy.
+        InvalidArgument: a second forward pass before the backward pass, a recomputation with other calls of attention,
+            or an output that was changed in place. Inside torch.compile: use checkpoint_policy there.
     """
     if not callable(function):
         raise InvalidArgument(f"keep_attention: function must be callable (got {type(function).__name__})")

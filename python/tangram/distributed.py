@@ -57,11 +57,12 @@ from .flex import AttnForwardMeta, by_head_groups
 
 
 def check_errors(cp_group_or_mesh: Any = None) -> None:
-    """Waits for this rank's GPU and raises what has gone wrong on it, or at a peer of this group: Timeout or CommError;
-    InvalidArgument for ranges in GPU memory that were overwritten. In a process without a group, what it called itself.
+    """Waits for this rank's GPU and raises its errors, or those of a peer of this group. They are Timeout, CommError,
+    and InvalidArgument for ranges in GPU memory that were overwritten. In a process without a group it raises
+    errors of that process's own calls.
 
-    Passes over GPUs are only enqueued, so a dead peer shows in the next call, or here: call it before results that no
-    further call depends on are trusted. Without effect for tensors in host memory: their calls raise directly.
+    Passes over GPUs are only enqueued, so a dead peer shows in the next call, or here. Call it before you trust results
+    that no further call depends on. Without effect for tensors in host memory: their calls raise directly.
     """
     if cp_group_or_mesh is not None or (dist.is_available() and dist.is_initialized()):
         group = known_group(cp_group_or_mesh)
@@ -206,7 +207,7 @@ class _CalcAttn(torch.autograd.Function):
         return refuse_second_derivatives("calc_attn", grads, (dout, *saved))
 
 
-# As _apply_flex.
+# See _apply_flex.
 _apply: Any = super(torch.autograd.Function, _CalcAttn).apply
 
 
@@ -247,7 +248,7 @@ def _calc_otherwise(
     if not on_host:
         return by_head_groups(calc_attn, q, k, v, key.of_groups(), sink, shared)
     if shared["backend"] is None:
-        warn_of_float32("calc_attn")
+        warn_of_float32("calc_attn", None)
     out, meta = calc_attn(q.cpu(), k.cpu(), v.cpu(), key, None if sink is None else sink.cpu(), **shared)
     peaks = None if meta.max_logits is None else meta.max_logits.to(q.device)
     return out.to(q.device), AttnForwardMeta(meta.lse.to(q.device), peaks)
@@ -286,8 +287,8 @@ def calc_attn(
     Compiles under torch.compile without a graph break; keys are inputs of the graph, and keep_remote_kv has no effect.
 
     Tensors in GPU memory: one process a GPU, all on one host. The pass is put on the current stream and the host does
-    not wait for it; the first call with a key synchronises. keep_remote_kv serves the pass that was run last with the
-    key; the backward pass of an earlier one fetches its rows again.
+    not wait for it. Only the first call with a key synchronises. keep_remote_kv serves the last pass with the key; the
+    backward pass of an earlier one fetches its rows again.
 
     Raises:
         InvalidArgument: on every rank when arguments of one do not fit; over GPUs on that rank, and CommError on the

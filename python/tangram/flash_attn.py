@@ -4,9 +4,9 @@
 
     from tangram.flash_attn import flash_attn_func, flash_attn_varlen_func  # was: from flash_attn import ...
 
-Tensors of torch in host or GPU memory, float32, bfloat16 or float16, any head dims where the device takes them; values
-may be narrower or wider than keys. Query heads are a multiple of the heads of keys. Masks are aligned to the last query
-and the last key of a sequence; rows that see nothing give zeros, and -inf as lse.
+Tensors of torch in host or GPU memory, float32, bfloat16 or float16, any head dims that the device supports. Values may
+be narrower or wider than keys. Query heads are a multiple of the heads of keys. Masks are aligned to the last query and
+the last key of a sequence; rows that see nothing give zeros, and -inf as lse.
 
 The order of arguments is that of FlashAttention 2; tangram.flash_attn_interface has that of FlashAttention 3.
 """
@@ -92,10 +92,10 @@ def flash_attn_varlen_func(
     Args:
         q `[total_q, heads, dim]`, k, v `[total_k, heads_kv, dim(_v)]`.
         cu_seqlens_q, cu_seqlens_k: `[sequences + 1]` int32, from 0 on. In host memory they are read in each call. In
-            GPU memory they are copied to the host once for each version, which synchronises. Values that change there
-            without a new version, as collectives and kernels write them, make the results of a call NaN, and the next
-            call raises: pass a copy, `x.clone()`, after each such write. In graphs of torch.compile borders are
-            ordinary inputs, without a window; they are read and checked in each run.
+            GPU memory they are copied to the host once for each version, which synchronises. If collectives or kernels
+            change these values without a new version, the results of a call become NaN, and the next call raises. Pass
+            a copy, `x.clone()`, after each such write. In graphs of torch.compile borders are ordinary inputs, without
+            a window; they are read and checked in each run.
         max_seqlen_q, max_seqlen_k: the longest sequences; only checked. block_table: must be None.
         The others as of flash_attn_func.
 

@@ -78,20 +78,20 @@ def flex_flash_attn_func(
     """Attention of `q` `[seqlen_q, num_heads_q, head_dim]` to `k`, `v` `[seqlen_k, num_heads_kv, head_dim(_v)]`.
 
     The name and most arguments are those of MagiAttention's function; tangram.magi has all of them. Tensors of torch
-    (with gradients) or arrays of NumPy (without), float32, bfloat16 or float16, all of one dtype, of any strides: where
-    the last dimension is not contiguous, or rows lie on top of each other, a copy is made.
+    (with gradients) or arrays of NumPy (without), float32, bfloat16 or float16, all of one dtype. Strides are free: a
+    copy is made if the last dimension is not contiguous or rows overlap.
 
-    Tensors in GPU memory are read and written on the current stream, and the host does not wait for it; but float32
-    tensors, which no kernel takes there, are computed on the host: correct and slow.
+    Tensors in GPU memory are read and written on the current stream, and the host does not wait. float32 tensors are
+    computed there by plain kernels of backend `sm80`: correct, slow and warned of.
 
     Args:
         q_ranges, k_ranges: `[n, 2]` int32 or int64 tensors or arrays, or lists of `(begin, end)`; or in q_ranges alone
             a `tangram.Mask`, a `tangram.MaskBuffer`, or a list of masks, one for each of equal groups of heads. Slice i
             lets the queries of range i see the keys of range i; slices must not cover a (query, key) pair twice.
-            Tensors in host memory are read in each call. Those in GPU memory are known by storage and version: they
-            are copied to the host at first sight, which synchronises once and is refused while a CUDA graph is
-            captured. Values that change there without a new version, as collectives and kernels write them, make the
-            results of a call NaN, and the next call raises: pass a copy, `x.clone()`, after each such write.
+            Tensors in host memory are read in each call. Ranges in GPU memory are known by storage and version. The
+            first call with them copies them to the host, which synchronises and is refused during CUDA graph capture.
+            If collectives or kernels change these values without a new version, the results of a call become NaN, and
+            the next call raises. Pass a copy, `x.clone()`, after each such write.
         attn_type_map: `[n]` of 0 full, 1 causal (bottom-right aligned), 2 inverse causal (top-left), 3 both. None: 0.
         sink: extra keys without values, float32, `[seqlen_sink, num_heads_q]` ("sh") or
             `[seqlen_q, seqlen_sink, num_heads_q]` ("ssh"); differentiable.
@@ -105,7 +105,7 @@ def flex_flash_attn_func(
         auto_range_merge, max_seqlen_q, ref_block_size, swap_ab, pack_gqa, cat_gqa, sparse_load, swap_bwd_qk_loop,
             disable_fwd_atomic_reduction, disable_bwd_dkv_atomic_reduction, disable_bwd_dq_atomic_reduction,
             range_merge, block_sparse: accepted and without effect; fragmented ranges are always merged, and tiles
-            are chosen by the backend (what is done instead of each: docs/guide/magi_names.md).
+            are chosen by the backend (what is done instead of each: docs/migration/magi_names.md).
         layout: "shd" as above; "bshd" for a batch of sequences of equal length: q, k, v, out
             `[batch, seqlen, heads, dim]`, lse `[batch, seqlen, heads]`, a sink of each row likewise. Ranges, or a
             mask of one sequence, hold for each; a mask (or a MaskBuffer) of batch * seqlen rows tells sequences apart.

@@ -53,8 +53,8 @@ class MaskOfBuffer:
 class MaskBuffer:
     """Room for masks of one shape, one after the other; stands for the mask in `flex_flash_attn_func`.
 
-    What a call puts on a GPU does not depend on the mask that is set: a CUDA graph captured once, forward and backward,
-    replays with any mask that fits.
+    What a call puts on a GPU does not depend on the mask that is set. So a CUDA graph captured once, forward and
+    backward, replays with any mask that fits.
 
         buffer = tangram.MaskBuffer(rows, rows, heads, max_documents=256)
         buffer.set(first_mask)
@@ -65,10 +65,10 @@ class MaskBuffer:
             buffer.set(mask)
             graph.replay()
 
-    `set` makes the lists of a mask on the calling thread and puts one copy on the current stream; it allocates nothing
-    on the device, and waits only where the copies of the last four masks have not run yet. Calls and replays take the
-    mask that was set last, in stream order: with several streams the caller orders replays (calls that are not captured
-    are ordered by themselves). Replayed and not, calls give bitwise equal results, gradients where the buffer is
+    `set` makes the lists of a mask on the calling thread and puts one copy on the current stream. It allocates nothing
+    on the device, and waits only if the copies of the last four masks have not run yet. Calls and replays use the mask
+    that was set last, in stream order. With several streams the caller orders replays; calls that are not captured are
+    ordered by themselves. Replayed and not, calls give bitwise equal results, gradients where the buffer is
     deterministic. Masks that a GPU has computed, cu_seqlens, blocks of keys or ranges, are taken from there:
     `set_cu_seqlens`, `set_blocks`, `set_ranges`. Masks of few queries and long keys, which flex_flash_attn_func
     computes in parts, are slower here. Small blocks of keys, which it gathers, want a buffer that is made for them:
@@ -109,17 +109,17 @@ class MaskBuffer:
             allow_fully_masked_rows: whether masks may contain fully masked rows of q, such as padding. False saves the
                 backward kernel a table lookup in each step. Masks that a GPU has computed
                 need True, and so does `block_size`.
-            block_size: above 0, masks are of blocks of so many rows and keys, or of a multiple, at most `max_slices` of
-                them, and calls take the kernels that gather small blocks. They need head dims 64 or 128, a multiple of
-                16 keys, and blocks that 16 divides. 128 rows divided by the query heads that share a K/V head must
-                divide a block too (16 rows for eight heads). The backward pass is without softcap and gradients of
-                sinks, and not deterministic. Multiples of 128 without head_groups fill the steps of other kernels,
-                without these limits. `max_documents` is not used.
+            block_size: above 0: masks are of blocks of `block_size` rows and keys, or of a multiple, at most
+                `max_slices` blocks. Calls use the kernels that gather small blocks. They need head dims 64 or 128, a
+                multiple of 16 keys, and blocks that 16 divides. 128 rows divided by the query heads that share a K/V
+                head must divide a block too (16 rows for eight heads). The backward pass is without softcap and
+                gradients of sinks, and not deterministic. Multiples of 128 without head_groups fill the steps of other
+                kernels, without these limits. `max_documents` is not used.
             head_groups: with block_size, so many equal groups of heads have blocks of their own; divides the K/V heads.
             deterministic: of backward passes; those of the buffer are, or they are not. None: as `configure` says.
             with_gradients: False leaves out what backward passes need.
-            device: of the tensors: a torch.device, its name or number. None: the current GPU if there is one that has a
-                backend, else the host, where each `set` prepares the mask anew and what a GPU would refuse is refused.
+            device: of the tensors: a torch.device, its name or number. None: the current GPU if it has a backend, else
+                the host. On the host each `set` prepares the mask anew, and refuses what a GPU would refuse.
             backend: None takes the best for the device.
 
         Raises:
@@ -186,10 +186,10 @@ class MaskBuffer:
     ) -> None:
         """Packed documents as the mask of calls and replays that follow on the current stream.
 
-        On a GPU kernels on that stream read the lists and make those of the mask: the host does not wait for the data,
-        and a CUDA graph may hold this call beside the attention calls, so that each replay takes the documents that
-        then stand in the tensor. A list that is none, or has no room, is found on the GPU: calls with it see nothing,
-        and the next call that Python makes once the host knows, or `check_errors`, raises.
+        On a GPU kernels on that stream read the lists and make those of the mask; the host does not wait. A CUDA graph
+        may hold this call beside the attention calls: each replay reads the documents of that time. The GPU finds a
+        list that is invalid or exceeds the capacity: calls with it see nothing. The next call once the host knows, or
+        `check_errors`, raises.
 
             cu_seqlens = torch.zeros(129, dtype=torch.int32, device="cuda")  # documents at the end may be empty
             buffer.set_cu_seqlens(cu_seqlens, causal=True)  # once outside: the first call allocates
@@ -224,9 +224,10 @@ class MaskBuffer:
 
     @_meter.planned
     def set_blocks(self, block_indices: Any, block_size: int, *, causal: bool) -> None:
-        """Chosen blocks of keys as the mask of calls and replays that follow: what dynamic sparse attention computes at
-        every step, for all heads or for each of a buffer's head_groups. As `set_cu_seqlens` takes documents: on a GPU
-        without the host, in CUDA graphs too; on a buffer that is made for blocks the first call allocates nothing.
+        """Sets chosen blocks of keys as the mask of the calls and replays that follow. Dynamic sparse attention
+        computes them at every step, for all heads or for each of a buffer's head_groups. Works like `set_cu_seqlens`:
+        on a GPU without the host, in CUDA graphs too. On a buffer that is made for blocks the first call allocates
+        nothing.
 
         Args:
             block_indices: `[query blocks, width]`, or `[head_groups, query blocks, width]`, in any order in a row; -1
@@ -267,13 +268,13 @@ class MaskBuffer:
 
     @_meter.planned
     def set_ranges(self, q_ranges: Any, k_ranges: Any, types: Any = None) -> None:
-        """Typed ranges, in any order, as the mask of calls and replays that follow, taken as `set_cu_seqlens` takes
-        documents: on a GPU without the host, in CUDA graphs too. Cheap unless very many begin near
-        each other or share a row.
+        """Sets typed ranges, in any order, as the mask of the calls and replays that follow. Works like
+        `set_cu_seqlens`: on a GPU without the host, in CUDA graphs too. Cheap unless very many begin near each other or
+        share a row.
 
         Args:
-            q_ranges, k_ranges: `[n, 2]`, begin and end of queries that see keys; on a GPU contiguous tensors of int32
-                or int64 there, n at most as many as the buffer has slices. Empty ranges are none.
+            q_ranges, k_ranges: `[n, 2]`, begin and end of queries that see keys. On a GPU contiguous int32 or int64
+                tensors there; n is at most the buffer's max_slices. Empty ranges are none.
             types: `[n]` of 0 (full), 1 (causal), 2 (inv_causal) and 3 (bi_causal), of the same dtype; None: all full.
 
         Raises:
@@ -305,8 +306,8 @@ class MaskBuffer:
         self._count()
 
     def check_errors(self) -> None:
-        """Raises InvalidArgument, once for each, for a mask that the GPU has refused, as far as the host knows by now:
-        for all that was put on a stream, synchronize it first."""
+        """Raises InvalidArgument, once for each mask that the GPU has refused, as far as the host knows. Synchronize a
+        stream first to include all work put on it."""
         with Named("MaskBuffer.check_errors"):
             self._core.check_errors()
 

@@ -46,9 +46,9 @@ def plan(
     """Plans `mask` for `cp_size` ranks; equal arguments on any rank give an equal plan. The last 128 are kept,
     64 MiB of them at most (set_cache_bytes).
 
-    A list of masks is one for each of equal groups of heads, in one plan: rows are sharded as for the mask of the
-    largest area, and `config.movement` says whether queries may move ("kv", "qo" or "auto"). Such a plan is made
-    anew each time, its `mask` is over the rows of all groups, and it cannot be read back from JSON.
+    A list of masks is one for each of equal head groups, in one plan. Rows are sharded as for the mask of the largest
+    area; `config.movement` says whether queries may move ("kv", "qo" or "auto"). Such a plan is made anew each time,
+    its `mask` is over the rows of all groups, and it cannot be read back from JSON.
 
     Raises InvalidArgument when a config value is out of range or a sequence length is no multiple of
     `cp_size * chunk_size`: pad with `compute_pad_size` and `Mask.padded`.
@@ -104,7 +104,7 @@ def plan_async(
     heads: HeadConfig | None = None,
     config: DistAttnConfig | None = None,
 ) -> Future[Plan]:
-    """The same on a thread in the background, without holding the GIL: the next step's mask while this step runs.
+    """plan on a background thread, without holding the GIL: the next step's mask while this step runs.
 
     A later `plan` of the same mask finds it made.
     """

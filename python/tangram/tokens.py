@@ -35,10 +35,10 @@ def token_attn_func(
     sparse attention attends to what it has chosen: with one K/V head for 64 or 128 query heads, or in groups of them.
     Tensors of torch (with gradients) or arrays of NumPy (without).
 
-    On a Hopper GPU kernels read the lists (bfloat16 and float16, head_dim 128): the host does not wait for them, and a
-    CUDA graph may hold the call, so that each replay takes what stands there then. A list that names a key twice, or
-    one that is none, is found on the GPU: its query sees nothing, and the next call that Python makes once the host
-    knows, or `check_token_errors`, raises. On the host calls raise at once, and compute in float64, slowly.
+    On a Hopper GPU kernels read the lists (bfloat16 and float16, head_dim 128) and the host does not wait. A CUDA graph
+    may hold the call: each replay reads the lists of that time. The GPU finds a list that names a key twice or is
+    invalid: its query sees nothing. The next call once the host knows, or `check_token_errors`, raises. On the host
+    calls raise at once, and compute in float64, slowly.
 
         indices = scores.topk(2048, dim=-1).indices.int()  # [rows, 1, 2048]
         out, meta = tangram.token_attn_func(q, k, v, indices)
@@ -98,8 +98,8 @@ def _attend_numpy(
 
 
 def check_token_errors(device: int = -1) -> None:
-    """Raises InvalidArgument, once, for lists that a GPU (-1: the current one) has refused, as far as the host knows by
-    now: for all that was put on a stream, synchronize it first. Does nothing where there is no such GPU."""
+    """Raises InvalidArgument, once, for lists that a GPU (-1: the current one) has refused, as far as the host knows.
+    Synchronize a stream first to include all work put on it. Does nothing where there is no such GPU."""
     with Named("check_token_errors"):
         for name in gpu_backends():
             _core.check_token_errors(backend_named(name, True, device))

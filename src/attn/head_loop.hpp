@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Head groups that see different cells, on backends that compute one mask a call: a call for each group, in host
-// memory.
+// Masks of head groups on host backends, which compute one mask a call: one call for each group.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,8 @@ namespace tangram {
 /// The shape of one of `num_masks` equal groups of heads.
 AttnShape shape_of_group(const AttnShape& shape, int num_masks);
 
-/// Attention of all heads of `shape`: `forward` and `backward` compute group g, of shape_of_group. Arguments are
-/// checked as a call of all heads would. Keys come in time and lie in k and v.
+/// Attention of all heads of `shape`: `forward` and `backward` compute group g, of shape_of_group. Checks
+/// arguments like a call of all heads. Awaited keys and local K/V are not supported.
 void forward_by_groups(int num_masks, const AttnShape& shape, const AttnForwardArgs& args,
                        const std::function<void(size_t, const AttnForwardArgs&)>& forward);
 void backward_by_groups(int num_masks, const AttnShape& shape, const AttnBackwardArgs& args,

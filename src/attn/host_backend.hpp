@@ -12,7 +12,7 @@
 
 namespace tangram {
 
-/// What a HostBackend keeps of one mask.
+/// Data that a HostBackend keeps of one mask.
 class HostMask {
  public:
   virtual ~HostMask() = default;

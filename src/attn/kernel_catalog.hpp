@@ -41,7 +41,7 @@ struct KernelFamily {
   int num_in_sample = 0;   ///< of a build with a sample
 };
 
-/// Of a build with these kernels.
+/// Number of kernels of a build with the kernels `held`.
 int num_kernels(const KernelFamily& family, KernelSet held);
 
 /// The dims that a kernel computes for a pair of head dims, and whether it is for these alone.
@@ -58,13 +58,13 @@ struct KernelCatalog {
   int largest_head_dim = 0;
   /// Forward before backward, each in the order in which dimensions look for their class.
   std::vector<KernelFamily> families;
-  /// Nothing for dims that no kernel holds.
+  /// Class of head dims; nothing for dims that no kernel supports.
   std::optional<HeadDimClass> (*class_of)(int head_dim, int head_dim_v) = nullptr;
-  /// Of the classes, beside kernels of head dim 128.
+  /// Rates of the classes, relative to kernels of head dim 128.
   std::span<const HeadDimRate> rates;
 };
 
-/// Of the backends whose kernels are compiled with the build, the default one first.
+/// Catalogs of the backends whose kernels the build has, the default one first.
 std::vector<KernelCatalog> kernel_catalogs();
 /// Null for a backend that is none of these.
 const KernelCatalog* find_catalog(std::span<const KernelCatalog> catalogs, std::string_view backend);

@@ -7,9 +7,9 @@
 
 namespace tangram {
 
-/// From here on a step of lse in float32 is 2^-13 or more, and probabilities are off by half of it.
+/// Least lse whose float32 step is 2^-13 or more, so that probabilities are off by half of it.
 inline constexpr float kLargeLse = 0x1p10f;
-/// From here on a step is 1 or more: lse does not say whether a call has all keys of a row.
+/// Least lse whose float32 step is 1 or more: lse does not say whether a call has all keys of a row.
 inline constexpr float kCoarseLse = 0x1p23f;
 
 inline bool is_large_lse(float lse) {

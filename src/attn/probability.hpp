@@ -13,9 +13,9 @@
 
 namespace tangram {
 
-/// What rounding to float32 took from `lse`, or NaN where that is not known or too small to matter. `of_call`: lse of
-/// the keys and the sink of one call, not rounded. If it is within a step of `lse`, the call has all keys of the row,
-/// as far as lse says, and its probabilities add up to 1.
+/// Rounding error of `lse` in float32, or NaN if it is unknown or too small to matter. `of_call`: lse of the keys and
+/// the sink of one call, not rounded. If it is within a step of `lse`, the call has all keys of the row, as far as lse
+/// tells. Its probabilities then add up to 1.
 inline double lse_rest(float lse, double of_call) {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   if (!is_large_lse(lse)) return kUnknown;

@@ -29,8 +29,8 @@ class ThreadPool {
   /// are finished, and no other begins. A loop that the interrupt itself runs is done on its thread alone.
   void parallel_for(int64_t num_items, const std::function<void(int64_t, int)>& body);
 
-  /// For items that take long: called now and then by `body`, throws if the loop is to end. Only in loops whose items
-  /// do not wait for each other.
+  /// Called at intervals by a `body` whose items take long; throws if the loop is to end. Only in loops whose items do
+  /// not wait for each other.
   void check(int thread_idx);
 
  private:

@@ -36,7 +36,7 @@ struct BenchVerbOptions {
   bool comm_only = false;
 };
 
-/// What the backend computes on, as doctor says it.
+/// Device of the backend, as in doctor.
 std::string device_name(const std::string& backend) {
   for (const AttnBackendInfo& info : list_attn_backends()) {
     if (info.name == backend) return info.detail;

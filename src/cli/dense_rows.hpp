@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What results are verified against: attention of single rows in float64, with a visibility test of its own, or the
-// same with every intermediate rounded to a dtype, as a straightforward pass in that dtype would.
+// Reference for verified results: attention of single rows in float64, with a visibility test of its own. Or the same
+// with every intermediate rounded to a dtype, as a straightforward pass in that dtype would.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 
 namespace tangram::cli {
 
-/// What a figure belongs to. Texts may be empty where they do not apply.
+/// Context of a figure. Texts may be empty where they do not apply.
 struct FigureContext {
   std::string mask;
   int64_t seqlen_q = 0;

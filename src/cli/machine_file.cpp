@@ -189,7 +189,7 @@ MachineFile builtin_machine_file() {
   file.memory_bytes_per_s = model.memory_bytes_per_s;
   file.stage_overhead_s = model.stage_overhead_s;
   file.kernels.push_back({std::string(h200::kBackend), "NVIDIA H200", DType::kBFloat16, model.head_dim,
-                          model.head_dim_v, model.workers, "fitted to docs/results/sm90_h200.csv", model.forward,
+                          model.head_dim_v, model.workers, "fitted to docs/results/data/sm90_h200.csv", model.forward,
                           model.backward});
   file.links.push_back({"copy_engine", false, CommEngine::kCopyEngine, "measured", model.inside, 0, 0});
   file.links.push_back({"workers", false, CommEngine::kWorkers, "measured", model.inside, model.comm_workers,

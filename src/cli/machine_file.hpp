@@ -64,10 +64,10 @@ struct MachineChoice {
   std::string backend;
   std::string transport;
 };
-/// The entries of a file as one machine: kernels of the backend, of `heads.dtype` and the nearest head dims where there
-/// are several, links of the transport. Kernels of GPUs are compiled for classes of head dims: those of the
-/// class of `heads` are nearest, and those of another are scaled as the default machine's rates are. Throws
-/// InvalidArgument, naming what the file has, when nothing fits.
+/// The entries of a file as one machine: kernels of the backend, of `heads.dtype` and the nearest head dims if there
+/// are several, links of the transport. Kernels of GPUs are compiled for classes of head dims. Those of the class of
+/// `heads` are nearest; those of another are scaled like the default machine's rates. Throws InvalidArgument, naming
+/// what the file has, when nothing fits.
 MachineModel choose_machine(const MachineFile& file, const MachineChoice& choice, const HeadConfig& heads,
                             std::string_view what);
 

@@ -116,7 +116,7 @@ std::vector<int64_t> load_documents(const MaskOptions& options, const Family& fa
   return drawn_documents(options, options.total_seqlen != -1 ? options.total_seqlen : options.seqlen);
 }
 
-// The same prefix for every document, short ones whole.
+// One prefix length for every document; a shorter document is prefix as a whole.
 std::vector<int64_t> prefixes_of(const std::vector<int64_t>& documents, int64_t prefix) {
   require(prefix >= 0, "--prefix: must not be negative (got {})", prefix);
   std::vector<int64_t> prefixes;

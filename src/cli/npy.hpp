@@ -14,7 +14,7 @@
 
 namespace tangram::cli {
 
-/// What the head of a .npy file says.
+/// Fields of the head of a .npy file.
 struct NpyHeader {
   std::string descr;  // e.g. `<f4`
   bool fortran_order = false;

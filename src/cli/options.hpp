@@ -70,14 +70,14 @@ struct OutputOptions {
   std::string html;
 };
 
-/// Makes the program read the option as a decimal number and refuse what is no whole number in [min, max]; `min` is 0,
-/// or 1 as for options whose 0 means "not given". K and M behind a number are 1,024 and 1,024^2. CLI11 alone reads
+/// Makes the program read the option as a decimal number and refuse anything but whole numbers in [min, max]. `min` is
+/// 0, or 1 for options whose 0 means "not given". K and M behind a number are 1,024 and 1,024^2. CLI11 alone reads
 /// "010" as 8 and clips what 64 bits do not hold.
 void require_whole_number(CLI::Option& option, int64_t min, int64_t max = INT64_MAX);
 
 void add_mask_options(CLI::App& app, MaskOptions& options);
 void add_dist_options(CLI::App& app, DistOptions& options);
-/// For verbs that plan a step: which strategy, its parameters, and whether queries move.
+/// Adds the options of verbs that plan a step: strategy, its parameters, and movement.
 void add_strategy_options(CLI::App& app, DistOptions& options);
 /// The parameters alone, for the strategies that have them.
 void add_strategy_parameters(CLI::App& app, DistOptions& options);
@@ -95,19 +95,18 @@ NamedMask load_mask(const MaskOptions& options);
 /// The constants that --machine and its companions name, or those of H200 nodes.
 MachineModel load_machine(const DistOptions& options, const HeadConfig& heads);
 
-/// Of verbs that predict and compute nothing, without --dtype: that of the machine's kernels, bf16 on GPUs, which have
-/// no others, and fp32 on CPUs.
+/// Sets the default of --dtype for verbs that only predict: bf16 for kernels of GPUs, fp32 for those of CPUs.
 void take_dtype_of_machine(DistOptions& options);
 
-/// Of a plan: refuses parameters that its strategy or movement does not have. Throws InvalidArgument.
+/// Refuses parameters of a plan that its strategy or movement does not have. Throws InvalidArgument.
 void require_effect(const DistAttnConfig& config);
 
 /// The typed configuration; throws InvalidArgument naming the option at fault.
 DistAttnConfig make_config(const DistOptions& options);
 
-/// The mask made divisible for `config`, and what that took. A given chunk size is met exactly; otherwise rows of a
-/// rank become a multiple of the largest power of two up to 128 that costs at most one row in 16, so that the planner
-/// has chunks to choose from.
+/// The mask made divisible for `config`, and what that took. A given chunk size is met exactly. Otherwise rows of a
+/// rank become a multiple of a power of two up to 128, so that the planner can choose chunks. It is the largest that
+/// costs at most one row in 16.
 struct PaddedMask {
   Mask mask;
   int64_t pad_q = 0;

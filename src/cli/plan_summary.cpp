@@ -136,8 +136,8 @@ std::string ranks_text(const PlanSummary& summary) {
   return text;
 }
 
-// Under another strategy every rank receives the same, and what it holds is not counted in rows of K/V; where queries
-// move both kinds of rows are.
+// Under another strategy every rank receives the same, and what it holds is not counted in rows of K/V. With QO
+// communication both kinds of rows are counted.
 std::string other_ranks_text(const Plan& plan) {
   const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
   const bool moves = !plan.movement.empty();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A plan together with how it came about and the figures that people ask of it, in text and JSON.
+// A plan with its mask, its planning time and figures of traffic and balance, as text and JSON.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct PlanSummary {
   int64_t pad_q = 0;
   int64_t pad_k = 0;
   std::shared_ptr<const Plan> plan;
-  /// What the plan was made of: one mask for all heads, or one for each group of them. Padded.
+  /// Masks of the plan: one mask for all heads, or one for each group of them. Padded.
   std::vector<Mask> masks;
   /// Median milliseconds of processor time of make_plan, from a validated mask to the whole plan of all ranks.
   double plan_ms = 0;
   int64_t rows_lower_bound = 0;
-  /// K/V rows that cross ranks in a forward pass of Ring (everybody sees everything), and the K/V rows with the bytes
-  /// that Ulysses moves (q, k, v and out change sides; K/V heads are repeated where there are fewer than ranks).
+  /// K/V rows that cross ranks in a forward pass of Ring, in which all K/V visits every rank, and the bytes that
+  /// Ulysses moves, as K/V rows. Ulysses moves q, k, v and out; K/V heads are repeated if there are fewer than ranks.
   int64_t ring_rows = 0;
   int64_t ulysses_rows = 0;
   /// K/V rows that each rank sends.
@@ -41,27 +41,27 @@ struct PlanSummary {
 PlanSummary make_plan_summary(const MaskOptions& mask_options, const DistOptions& dist_options);
 PlanSummary make_plan_summary(const NamedMask& named, const DistAttnConfig& config);
 
-/// Reports draw what K/V do: throws InvalidArgument when `output` asks for one of queries that move.
+/// Throws InvalidArgument if `output` asks for a report of a plan with QO communication: reports draw K/V alone.
 void require_reportable(const Plan& plan, const OutputOptions& output);
 
-/// Of which machine the predicted times are.
+/// Text that names the machine of the predicted times.
 std::string constants_text(const DistAttnConfig& config);
 
-/// `8 chunks of 128 rows`, or `124 runs, cut at any row` where chunks have one row: the planner cut where it liked.
+/// Text like `8 chunks of 128 rows`, or `124 runs, cut at any row` if chunks have one row.
 std::string chunks_text(const Dispatch& dispatch);
 
 /// Bytes of K and V of one row of all heads.
 int64_t kv_row_bytes_of(const HeadConfig& heads);
 
-/// `hcms, 1 row group x 4 head ranks, K/V heads in chunks of 1+2+1`: of a plan with a grid.
+/// Text like `hcms, 1 row group x 4 head ranks, K/V heads in chunks of 1+2+1`, for a plan with a grid.
 std::string grid_text(const Plan& plan);
-/// `qo, 1 head group; forward 1,024 query and 0 K/V rows in 1 stage; ...`: of a plan in which queries move.
+/// Text like `qo, 1 head group; forward 1,024 query and 0 K/V rows in 1 stage; ...`, for a plan with QO communication.
 std::string movement_text(const Plan& plan);
 /// Whether a step hands on what forward fetched to backward. Strategies that exchange heads do so as published.
 bool keeps_inputs(const Plan& plan);
 /// Bytes that all ranks receive in a step with results in the inputs' dtype; not of a plan that moves K/V alone.
 GridTraffic planned_traffic(const Plan& plan);
-/// What --strategy auto compared, best first, and why it chose; nothing where a strategy was named.
+/// Candidates of --strategy auto, best first, with reasons; empty if a strategy was named.
 std::string candidates_text(const Plan& plan);
 std::string plan_text(const PlanSummary& summary);
 nlohmann::json plan_json(const PlanSummary& summary);

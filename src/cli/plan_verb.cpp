@@ -40,7 +40,7 @@ struct PlanVerbOptions {
 constexpr GpuAbilities kGpusOfOneHost{
     .transfers = kCopyEngineTransfers, .max_ready_flags = kMaxReadyFlags, .local_kv_halo = kLocalKvHalo};
 
-/// What a rank does in a step, forward and backward.
+/// Text of a rank's programs of a step, forward and backward.
 std::string programs_text(const Plan& plan, int rank, const std::string& target_name) {
   require(target_name == "host" || target_name == "gpu", "--target: must be host or gpu (got {})", target_name);
   const bool on_gpus = target_name == "gpu";

@@ -18,8 +18,8 @@ namespace tangram::cli {
 /// Seconds between lines of a log.
 inline constexpr double kLogSeconds = 30;
 
-/// On a terminal a bar, once work lasts longer than a moment; elsewhere a line on stderr every `log_seconds`.
-/// Thread-safe.
+/// Progress display. On a terminal a bar, once work lasts longer than a moment; elsewhere a line on stderr every
+/// `log_seconds`. Thread-safe.
 class ProgressBar {
  public:
   /// `total` units of work are to come. `what`: it, as in "comparing with the reference".

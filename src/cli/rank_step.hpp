@@ -36,7 +36,7 @@ class StepRank {
   virtual PassFigures measure(const std::function<void(void* stream)>& pass) = 0;
 };
 
-/// Of each repeat.
+/// Figures of one rank; vectors have an entry per repeat.
 struct RankFigures {
   std::vector<PassFigures> forward;
   std::vector<PassFigures> backward;

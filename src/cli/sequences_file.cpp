@@ -55,8 +55,8 @@ std::vector<std::vector<int64_t>> read_sequences(const Json& lists, std::string_
   return sequences;
 }
 
-// Sequences in lexical order are together as long as they share prefixes; a group becomes a node of what all its
-// sequences have in common, then is cut where neighbours share less than `min_shared` tokens more.
+// Sequences in lexical order are together as long as they share prefixes. A group becomes a node of the tokens that all
+// its sequences share. Then it is cut where neighbours share less than `min_shared` tokens more.
 Forest shared_prefixes(const std::vector<std::vector<int64_t>>& sequences, int64_t min_shared) {
   const size_t n = sequences.size();
   std::vector<int64_t> order(n);

@@ -23,13 +23,13 @@ struct PrefixTree {
 
 /// Parses `{"sequences": [[1, 2, 3], [1, 2, 4]], "min_shared": 64}` or `{"lengths": [2, 1, 1], "parents": [-1, 0, 0]}`.
 ///
-/// sequences: tokens, any whole numbers; sequences share rows only if they have `min_shared` tokens (default 64) or
-/// more in common behind the last node that they share. lengths, parents: rows of each node and the number of its
-/// parent, -1 for a root; a sequence ends at each node without children. Siblings are in the order of their first
-/// sequence, or of their numbers.
+/// sequences: tokens, any whole numbers. Sequences share rows only if they have `min_shared` tokens (default 64) or
+/// more in common behind their last shared node. lengths, parents: rows of each node and the number of its parent, -1
+/// for a root; a sequence ends at each node without children. Siblings are in the order of their first sequence, or of
+/// their numbers.
 ///
-/// Throws InvalidArgument, starting with `what`: malformed text, parents that are no nodes or form a cycle, no row at
-/// all, more than 2^31 rows or tokens.
+/// Throws InvalidArgument, starting with `what`, for malformed text, parents that are no nodes or form a cycle, no row
+/// at all, and more than 2^31 rows or tokens.
 PrefixTree parse_sequences_json(std::string_view json, std::string_view what);
 
 }  // namespace tangram::cli

@@ -231,7 +231,7 @@ StepResult empty_result(const Plan& plan) {
   return result;
 }
 
-/// With the nodes that ranks are found to be on, if there are several and the options do not say.
+/// Options with the nodes on which ranks are found, if there are several and the options name none.
 StepOptions with_found_nodes(StepOptions options, Communicator& control) {
   const comm::NodeMap nodes = comm::NodeMap::of(control);
   const bool hands_on = options.transport.empty() || options.transport == "copy_engine";

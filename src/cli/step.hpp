@@ -38,11 +38,11 @@ struct StepResult {
   double backward_fastest_s = 0;
   double forward_cpu_s = 0;
   double backward_cpu_s = 0;
-  /// What one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
+  /// Rows and bytes that one step really copied, over all ranks: K/V rows of the forward pass, bytes of both passes.
   int64_t rows_received = 0;
   int64_t forward_bytes = 0;
   int64_t backward_bytes = 0;
-  /// With --ranks-per-node: ranks of a node, and what one step really sent between nodes.
+  /// Ranks of a node with --ranks-per-node, and what one step really sent between nodes.
   int ranks_per_node = 0;
   int64_t node_rows = 0;  // K/V rows of the forward pass
   int64_t node_forward_bytes = 0;
@@ -50,7 +50,7 @@ struct StepResult {
   /// Seconds of transfers / (transfers + attention) of the last repeat, mean over ranks (over mpi: rank 0). Transfers
   /// count whether or not attention hides them. NaN where none are recorded (on GPUs).
   double comm_share = 0;
-  /// Of the last repeat, the first event at 0; empty over mpi.
+  /// Events of the last repeat, the first at 0; empty over mpi.
   std::vector<TimelineEvent> timeline;
 };
 

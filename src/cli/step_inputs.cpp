@@ -92,7 +92,7 @@ void add_step_options(CLI::App& app, StepOptions& options) {
 
 AttnOptions make_attn_options(const StepOptions& options) {
   AttnOptions attn;
-  // As float32, which 1e39 is too large for and 1e-50 too small.
+  // Checked as float32, for which 1e39 is too large and 1e-50 too small.
   const float scale = static_cast<float>(options.softmax_scale), softcap = static_cast<float>(options.softcap);
   if (options.has_softmax_scale) {
     require(std::isfinite(scale) && scale > 0, "--softmax-scale: must be finite and positive in float32 (got {})",

@@ -24,8 +24,8 @@ struct OutputFile {
   std::string path;
 };
 
-/// For before the work whose results `files` take: throws InvalidArgument if one of them cannot be written, or two are
-/// the same. Writes nothing; a disk may still fill up until `write_file`.
+/// Checks output files before the work whose results they take: throws InvalidArgument if one of them cannot be
+/// written, or two are the same. Writes nothing; a disk may still fill up until `write_file`.
 void require_writable(const std::vector<OutputFile>& files);
 
 /// Prints `text` and sees it through. Throws InvalidArgument when standard output takes no more.

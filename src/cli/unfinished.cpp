@@ -17,7 +17,7 @@ namespace {
 constexpr int kNumSlots = 8;
 constexpr size_t kPathBytes = 4096;
 
-/// In static memory, since a signal may come at any time.
+/// Slot of an unfinished file, in static memory, since a signal may come at any time.
 struct Slot {
   enum State : int { kFree, kTaken, kWatched };
 

@@ -8,8 +8,8 @@
 
 namespace tangram::cli {
 
-/// A file, or a folder while it is empty, that is removed at the end of the object and by a signal that ends the
-/// program, unless `keep` was called. At most eight at once; further ones are not watched.
+/// A file, or an empty folder, that is removed at the end of the object and by a signal that ends the program, unless
+/// `keep` was called. At most eight at once; further ones are not watched.
 class Unfinished {
  public:
   explicit Unfinished(const std::string& path);
@@ -22,8 +22,8 @@ class Unfinished {
   int slot_ = -1;
 };
 
-/// Lets interrupts remove what is unfinished before they end the program, and makes a file that grows beyond its limit
-/// an error of who writes it instead of the program's end.
+/// Lets interrupts remove unfinished files before they end the program. A file that exceeds its limit becomes an error
+/// of the writer instead of ending the program.
 void handle_signals();
 
 }  // namespace tangram::cli

@@ -18,7 +18,7 @@ std::string call_name(const Signature& signature) {
   return fmt::format("{} '{}'", to_string(signature.kind), signature.label);
 }
 
-/// As differing_texts, of what `describe` says of each rank.
+/// Like differing_texts, for the texts that `describe` returns for each rank.
 template <class Describe>
 std::string differing(std::span<const Signature* const> signatures, Describe describe) {
   std::vector<std::string> texts;

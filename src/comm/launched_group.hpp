@@ -16,7 +16,7 @@ class LaunchedGroup {
   /// Whether mpirun, torchrun or Slurm started this process (Env::launch).
   static bool is_launched();
 
-  /// Over MPI under mpirun, else over sockets, which meet at Env::address. Throws InvalidArgument where that is empty,
+  /// Joins the group over MPI under mpirun, else over sockets at Env::address. Throws InvalidArgument if that is empty,
   /// and what MpiGroup and SocketGroup throw.
   LaunchedGroup();
   Communicator& communicator() { return mpi_ ? mpi_->communicator() : sockets_->communicator(); }

@@ -4,7 +4,7 @@
 // MessageTransport: what transports between processes have in common that poll messages of each rank with each other,
 // whatever carries these.
 //
-// NOTE [messages of an operation]: for each operation every rank sends every other its signature. When all have come
+// NOTE [messages of an operation]: for each operation every rank sends every other its signature. When all have arrived
 // and fit, each piece of each tensor is one message, in the order of RowMessages, which is the same on both sides. A
 // rank that gives up tells all others, and one that waits says for whom: NOTE [who waits for whom].
 #pragma once
@@ -53,7 +53,7 @@ class MessageTransport : public Transport {
   virtual void complete(const std::string& name) = 0;
   /// Between operations: takes what peers send on their own.
   virtual void poll() {}
-  /// What a peer said that gave up, if one did.
+  /// Failure that a peer reported when it gave up, if one did.
   virtual std::optional<Failure> failure_of_peer() = 0;
   /// Sends what WaitGraph says to every peer that takes it at once.
   virtual void tell_waiting(const std::vector<char>& bytes) = 0;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Operation: every collective brought to one form, rows that go out of `sources` and rows that come into `targets`, so
-// that a transport has to know only how to move rows. And its signature, by which ranks find out that they do not mean
-// the same operation before anything is sent.
+// Operation: every collective in one form: rows that go out of `sources` and rows that come into `targets`. So a
+// transport has only to move rows. And its signature, by which ranks find out that they do not mean the same operation
+// before anything is sent.
 #pragma once
 
 #include <cstdint>
@@ -93,8 +93,8 @@ Operation make_barrier(std::string_view label);
 Operation make_agreement(uint64_t value, std::string_view what);
 Operation make_refusal(std::string_view reason);
 
-/// What is wrong with the ranks' operations taken together, the same text for every rank; empty when they fit.
-/// `signatures[r]` is rank r's.
+/// Text of a disagreement between the ranks' operations, the same for every rank; empty if they fit. `signatures[r]` is
+/// rank r's.
 std::string find_disagreement(std::span<const Signature* const> signatures);
 
 }  // namespace tangram::comm

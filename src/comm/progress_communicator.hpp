@@ -27,8 +27,8 @@ class Transport {
   virtual Caller caller() const = 0;
   virtual std::string_view name() const = 0;
   /// Agrees with the peers on the operation, moves its rows, and returns when this rank's part is done. Sets
-  /// `started_s` when all ranks have arrived. Throws InvalidArgument on every rank when they disagree, Timeout or
-  /// CommError when a peer does not come or gives up; then no peer touches this rank's memory any more.
+  /// `started_s` when all ranks have arrived. Throws InvalidArgument on every rank if they disagree, Timeout or
+  /// CommError if a peer does not come or gives up. After that no peer touches this rank's memory.
   virtual void execute(Operation& operation, double& started_s) = 0;
   /// Makes the peers' and the own waits throw CommError.
   virtual void abort(std::string_view reason) noexcept = 0;
@@ -39,8 +39,8 @@ class Transport {
 };
 
 /// NOTE [refused calls]: a call, from one set_call_fingerprint to the next, may post operations before it has waited
-/// for those before them. When ranks disagree about one, each drops what it has posted of its call beyond that:
-/// otherwise who had posted more than others would be ahead of them ever after.
+/// for those before them. If ranks disagree about a call, each drops what it has posted of it beyond that. Otherwise a
+/// rank that had posted more would stay ahead of the others.
 ///
 /// NOTE [after a fork]: a child has a copy without the thread, over the parent's connections. Its calls throw CommError
 /// before anything is sent, and owners of the copy leave it to the parent (leave_to_parent).

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Reductions walk the owned rows in runs with one set of contributors, and each row's contributors in rank order, so
-// that a sum does not depend on who came first.
+// Reductions walk the owned rows in runs with one set of contributors, and each row's contributors in rank order. So a
+// sum does not depend on the order of arrival.
 #include "comm/row_moves.hpp"
 
 #include <algorithm>

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the receiving end does with rows of host memory: copy them into place, or reduce them into its own in rank
-// order.
+// The receiving side of transfers in host memory: copies rows into place, or reduces them into its own in rank order.
 #pragma once
 
 #include <functional>
@@ -19,7 +18,7 @@ void copy_rows(const ConstTensorView& source, const TensorView& target);
 /// `pieces_of(operation.incoming, peer)`.
 using PieceSource = std::function<ConstTensorView(int peer, size_t piece_idx, size_t tensor_idx)>;
 
-/// Brings all incoming pieces into the targets as the kind of the operation says. `rank` is the own one.
+/// Brings all incoming pieces into the targets as the kind of the operation says. `rank`: this rank.
 void receive_rows(const Operation& operation, int rank, int size, const PieceSource& source);
 
 }  // namespace tangram::comm

@@ -3,9 +3,9 @@
 
 // WaitGraph: who is to blame when nothing moves.
 //
-// NOTE [who waits for whom]: a rank that waits tells all others for whom, again and again. A rank that is waited for
-// and says nothing is the one that is missing; one that says for whom it waits itself is held up, too, and those come
-// in question. What a rank says always gets through to those who wait for it: they take all that it sent before,
+// NOTE [who waits for whom]: a rank that waits tells all others for whom, again and again. A rank that others wait for
+// and that says nothing is the missing one. A rank that says for whom it waits is held up too, and the ranks it waits
+// for are examined next. Reports of a rank always reach the ranks that wait for it: they take all that it sent before,
 // because it is no further than they are.
 #pragma once
 
@@ -25,11 +25,11 @@ class WaitGraph {
   bool is_due(double begin_s, double now_s);
   /// `peers` as it is sent, a bit for each rank.
   std::vector<char> encode(std::span<const int> peers) const;
-  /// What `peer` said. What is no message of `encode` is ignored.
+  /// Notes a message of `peer`; ignores bytes that `encode` did not make.
   void hear(int peer, std::span<const char> bytes, double now_s);
 
-  /// Of `peers`, those for whom they wait, and so on: the ones that have said nothing for half of the timeout, in
-  /// order. Empty when all wait for each other.
+  /// Ranks that have sent nothing for half of the timeout, in order, among `peers`, the ranks they wait for, and so on.
+  /// Empty if all wait for each other.
   std::vector<int> silent(std::span<const int> peers, double now_s) const;
 
  private:

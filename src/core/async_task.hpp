@@ -9,9 +9,8 @@
 
 namespace tangram {
 
-/// Owns a piece of work that a thread of the library does unless the one who needs it comes first: then it is done
-/// there and then, so that nothing ever depends on other threads. For work of a few milliseconds at most. Used by one
-/// thread at a time.
+/// Owns a background task. The consumer runs it inline if a thread of the library has not started it, so that nothing
+/// ever depends on other threads. For work of a few milliseconds at most. Used by one thread at a time.
 class AsyncTask {
  public:
   /// Hands `work` to the threads, of which there are fewer than processors, and none before there is work.

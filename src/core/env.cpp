@@ -136,7 +136,7 @@ Env::Launch Env::launch() {
   if (!mpi_launch().job.empty()) {
     return made("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
   }
-  // Of its two lists of names, the one that no other launcher uses.
+  // torchrun sets two lists of names; this is the one that no other launcher uses.
   if (!raw("TORCHELASTIC_RUN_ID").empty()) return made("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK");
   // A batch script has SLURM_PROCID too, but is no task of a step; an interactive shell is a step's only one.
   if (!raw("SLURM_STEP_ID").empty() && read_number("SLURM_STEP_NUM_TASKS", 1, 1, 1e6) > 1) {

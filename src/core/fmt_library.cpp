@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// {fmt}, compiled once for all layers (cmake/TangramFmt.cmake says why): the definitions that its headers leave to its
-// library, and the templates that they declare but do not define.
+// {fmt}, compiled once for all layers (reason: cmake/TangramFmt.cmake). It has the definitions that its headers leave
+// to its library, and the templates that they declare but do not define.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

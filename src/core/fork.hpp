@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What a child of fork() must know: it has copies of the parent's objects, but of the parent's threads only the one
-// that forked. Locks that other threads held stay locked in the copy, threads that work would be handed to are missing,
-// and sockets and shared memory are still the parent's.
+// that forked. Locks that other threads held stay locked in the copy, worker threads are missing, and sockets and
+// shared memory are still the parent's.
 #pragma once
 
 #include <sys/types.h>
@@ -29,15 +29,15 @@ class MadeHere {
   pid_t process_;
 };
 
-/// Drops `owned`, whose `made_here` is a MadeHere, without its destructor if it is the parent's: that would join
-/// threads and take locks which a child cannot, or tell peers on the parent's behalf.
+/// Drops `owned`, whose `made_here` is a MadeHere. If it is the parent's, its destructor is skipped: that would join
+/// threads and take locks which a child cannot, or notify peers on the parent's behalf.
 template <class T>
 void leave_to_parent(std::unique_ptr<T>& owned) {
   if (owned != nullptr && owned->made_here.is_inherited()) static_cast<void>(owned.release());
 }
 
-/// Connections that children of forks close at once: a peer sees that this process has died by the end of a connection,
-/// which has not come while a child still holds a copy.
+/// Connections that children of forks close at once. A peer learns of this process's death by the end of a connection,
+/// which does not come while a child holds a copy.
 class ClosedInChildren {
  public:
   ClosedInChildren() = default;
@@ -76,7 +76,7 @@ class ForkMutex {
     holder_.store(0, std::memory_order_release);
     holder_.notify_one();
   }
-  /// For the holder: whether the holder before was a thread of the parent.
+  /// Whether the holder before was a thread of the parent. Called by the holder.
   bool was_abandoned() const { return was_abandoned_; }
 
  private:

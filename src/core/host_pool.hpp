@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Large buffers in host memory, kept for the next pass. The C allocator would serve them from its heap once the first
-// has been freed (its threshold for mapping grows to the size of what is freed, up to 32 MiB), between whatever lives
-// longer, such as plans: with a new mask at each step the holes add up to three times what is in use. Its settings
-// (mallopt) are no way out: they hold for the whole process, which belongs to the application.
+// Large buffers in host memory, kept for the next pass. Otherwise the C allocator would serve them from its heap once
+// the first has been freed, between longer-lived data such as plans. (Its threshold for mapping grows to the size of
+// freed blocks, up to 32 MiB.) With a new mask at each step the holes add up to three times the memory in use. Its
+// settings (mallopt) are no way out: they hold for the whole process, which belongs to the application.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace tangram {
 /// Mapped blocks of memory. Released blocks are kept up to a bound; the blocks unused for longest are unmapped first.
 /// Thread-safe.
 ///
-/// With a new mask at each step buffers differ by a few rows each time, so sizes are rounded up to one of four for each
+/// With a new mask at each step buffers differ by a few rows each time. So sizes are rounded up to one of four for each
 /// power of two. What is never written has no memory behind it.
 class HostPool {
  public:
@@ -88,7 +88,7 @@ class HostBuffer {
   std::unique_ptr<void, Release> memory_;
 };
 
-/// For vectors of scratch.
+/// Allocator for vectors of scratch.
 template <class T>
 struct HostAllocator {
   using value_type = T;

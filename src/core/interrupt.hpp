@@ -19,7 +19,7 @@ struct InterruptHook {
   void (*postpone)(const std::exception_ptr& error) noexcept = nullptr;
 };
 
-/// For the process; at first there is none.
+/// Sets the hook of the process; at first there is none.
 void set_interrupt_hook(const InterruptHook& hook);
 
 /// A wait or a loop asks at least this often.
@@ -27,10 +27,10 @@ inline constexpr std::chrono::milliseconds kInterruptInterval{100};
 
 /// Asks the hook. If the hook throws, runs the actions of this thread's OnInterrupt, the latest first, then rethrows.
 void check_interrupt();
-/// The same in destructors: the error is postponed.
+/// check_interrupt() for destructors: keeps the error for the next check_interrupt().
 void postpone_interrupt() noexcept;
 
-/// For loops: asks the hook when kInterruptInterval has passed since it last did, or since it was made.
+/// Clock for loops: asks the hook if kInterruptInterval has passed since it last did, or since it was made.
 class InterruptClock {
  public:
   void check() {
@@ -58,7 +58,7 @@ class OnInterrupt {
   OnInterrupt* outer_;
 };
 
-/// What peers are told.
+/// Reason that peers get.
 inline constexpr const char* kInterruptReason =
     "a signal interrupted a call; its group is closed, so make the process group anew";
 

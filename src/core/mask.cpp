@@ -15,8 +15,8 @@ namespace {
 
 int64_t first_key(const AttnSlice& slice) { return slice.keys_of(slice.q_range.begin).begin; }
 
-// Sorts where elements lie in groups that are in order among each other already, as blocks do row by row: `group_of`
-// an element only grows, and `before` decides within a group. Else sorts all by `before`, which decides by group first.
+// Sorts elements whose groups are already in order, as blocks are row by row. `group_of` an element only grows, and
+// `before` decides within a group. Else sorts all by `before`, which decides by group first.
 template <class T, class GroupOf, class Before>
 void sort_in_groups(std::vector<T>& values, const GroupOf& group_of, const Before& before) {
   if (std::is_sorted(values.begin(), values.end(), before)) return;
@@ -52,7 +52,7 @@ bool is_upright(const AttnSlice& slice) {
 // Joins disjoint a and b into `joined` if their union is one slice: iff nothing else fits into the enclosing one.
 bool try_join(const AttnSlice& a, const AttnSlice& b, AttnSlice& joined) {
   if (is_upright(a) && is_upright(b) && a.q_range != b.q_range && a.k_range != b.k_range) return false;
-  // Of the same rows, with a key between them.
+  // Slices of the same rows with a gap of keys between them.
   if (a.q_range == b.q_range && (a.k_range.end < b.k_range.begin || b.k_range.end < a.k_range.begin)) return false;
   joined = enclosing(a, b);
   return area(joined) == area(a) + area(b);
@@ -85,7 +85,7 @@ bool join_columns(std::vector<AttnSlice>& slices) {
 }
 
 // Joins slices where one ends in the query row above the first of the other. From one row of a slice to the next its
-// left border moves by 0 or 1, so the continuation, if there is one, starts at one of two keys.
+// left border moves by 0 or 1. So the continuation, if any, starts at one of two keys.
 bool join_rows(std::vector<AttnSlice>& slices) {
   struct Start {
     int64_t row;

@@ -201,7 +201,7 @@ std::vector<TypedSlice> to_typed(const AttnSlice& slice) {
   const AttnSlice whole = canonical(slice);
   if (whole.q_range.empty()) return {};
   // From row `left_binds` on the left border is the diagonal, up to row `right_free` the right border is. The row in
-  // which a diagonal meets the edge belongs to either side: at an end of the slice it is no piece of its own.
+  // which a diagonal meets the edge belongs to either side. At an end of the slice it is no piece of its own.
   int64_t left_binds = whole.min_diag <= kOpenMinDiag ? whole.q_range.end : whole.k_range.begin - whole.min_diag + 1;
   int64_t right_free = whole.max_diag >= kOpenMaxDiag ? whole.q_range.begin : whole.k_range.end - whole.max_diag - 1;
   if (left_binds == whole.q_range.begin + 1) left_binds = whole.q_range.begin;
@@ -256,8 +256,8 @@ TypedMask infer_attn_mask_from_cu_seqlens(std::span<const int64_t> cu_seqlens_q,
       append(slice);
       continue;
     }
-    // Global keys that the window shows already belong to it; the others lie to its left (or, before the first aligned
-    // query, to its right, where nothing is added: a window bounded on the right stays so).
+    // Global keys inside the window already belong to it; the others lie to its left. Before the first aligned query
+    // they lie to its right, where nothing is added: a window bounded on the right stays so.
     append(slice);
     const Range global{k[i].begin, std::min(k[i].begin + num_global, k[i].end)};
     if (slice.min_diag > kOpenMinDiag) {

@@ -5,8 +5,8 @@
 // problems", 1976).
 //
 // While no two active slices overlap, their key intervals in any common row are disjoint and keep their order from row
-// to row: a border moves by at most one key per row, too little to jump over a neighbour. So the first overlap is
-// always between two neighbours at the row where one of them starts, or at the row where the slice between them ends.
+// to row. A border moves by at most one key per row, too little to jump over a neighbour. So the first overlap is
+// always between two neighbours, at the first row of one of them, or at the last row of the slice between them.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -92,8 +92,8 @@ OverlapPair find_overlap(std::span<const AttnSlice> slices) {
     const AttnSlice slice = canonical(slices[i]);
     if (!slice.q_range.empty()) sweep.push_back({slice, static_cast<int64_t>(i)});
   }
-  // Documents one after another, and blocks row by row, are seen without a sweep: each slice begins behind the rows of
-  // the one before, or behind its keys in the same rows.
+  // Consecutive documents, and blocks row by row, are checked without a sweep. Each slice begins behind the rows of the
+  // one before, or behind its keys in the same rows.
   const auto may_meet = [](const ActiveSlice& a, const ActiveSlice& b) {
     if (b.slice.q_range.begin >= a.slice.q_range.end) return false;
     return b.slice.q_range != a.slice.q_range || b.slice.k_range.begin < a.slice.k_range.end;

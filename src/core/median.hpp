@@ -8,7 +8,7 @@
 
 namespace tangram {
 
-/// Of at least one value; of an even number the upper one of the middle.
+/// Median of at least one value; the upper middle value if their number is even.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());

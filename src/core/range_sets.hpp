@@ -26,7 +26,7 @@ inline std::vector<Range> joined_ranges(std::vector<Range> ranges) {
   return result;
 }
 
-/// What of `ranges` is not in `others`, both made by joined_ranges().
+/// Parts of `ranges` that are not in `others`, both made by joined_ranges().
 inline std::vector<Range> ranges_without(const std::vector<Range>& ranges, const std::vector<Range>& others) {
   std::vector<Range> result;
   auto other = others.begin();

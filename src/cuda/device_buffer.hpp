@@ -12,11 +12,10 @@
 
 namespace tangram::cuda {
 
-/// Of the current device, for copies to it: nothing else is put there, so that they wait for no kernel. Throws
-/// CudaError.
+/// Upload stream of the current device. It has copies alone, so that they wait for no kernel. Throws CudaError.
 cudaStream_t upload_stream();
 
-/// Copies `bytes` of host memory to memory of the current device; the copy has ended on return, for kernels on any
+/// Copies `bytes` of host memory to memory of the current device. The copy has ended on return, for kernels on any
 /// stream, and has waited for none of them. (cudaMemcpy returns once pageable memory has been read, and waits for all
 /// that the default stream waits for.) Throws CudaError.
 void upload(void* device, const void* host, size_t bytes);

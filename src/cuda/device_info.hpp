@@ -19,7 +19,7 @@ struct DeviceInfo {
   int64_t memory_blocks() const { return int64_t{8} * multiprocessors; }
 };
 
-/// Of the current device. Throws CudaError.
+/// Properties of the current device, read once. Throws CudaError.
 const DeviceInfo& info_of_current_device();
 
 }  // namespace tangram::cuda

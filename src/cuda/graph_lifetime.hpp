@@ -13,9 +13,9 @@ namespace tangram::cuda {
 /// Whether what is put on `stream` becomes part of a CUDA graph. Throws CudaError.
 bool is_captured(cudaStream_t stream);
 
-/// If `stream` is being captured, keeps `object` until the graph and all that was instantiated from it are destroyed
-/// (CUDA Programming Guide, "CUDA User Objects"); else does nothing. The object ends in a later call of this function
-/// or of release_objects_of_ended_graphs(), since CUDA may not be called where a graph ends. Throws CudaError.
+/// If `stream` is being captured, keeps `object` until the graph and all its instances are destroyed (CUDA Programming
+/// Guide, "CUDA User Objects"). Otherwise does nothing. The object ends in a later call of this function or of
+/// release_objects_of_ended_graphs(), since CUDA may not be called where a graph ends. Throws CudaError.
 void keep_while_graph_lives(cudaStream_t stream, std::shared_ptr<const void> object);
 
 /// Ends what graphs that are gone have kept.

@@ -31,7 +31,7 @@ class ListBlock {
   ListBlock& operator=(ListBlock&& other) noexcept;
   ~ListBlock();
 
-  /// Before each call that reads the block is put on `stream`: makes the first one wait for the copy, on the device,
+  /// Must precede each call on `stream` that reads the block. Makes the first one wait for the copy, on the device,
   /// unless it is captured. Throws CudaError.
   void before_call(cudaStream_t stream) const;
 
@@ -45,25 +45,25 @@ class ListBlock {
   std::unique_ptr<State> state_;
 };
 
-/// NOTE [list memory] cudaMalloc, a copy from pageable memory and the wait for it are most of what a GPU costs the host
-/// for a new mask, and cudaFree waits for the device. So blocks are cut from a few allocations, filled from page-locked
-/// memory on a stream of their own, and used again when no call reads them any more. Readers are known by stream: the
-/// first call that is put on that stream after a block was given back records an event there, and when this has
-/// happened the block is free. (The one who gives back may not record it: it does not know whether the stream still
-/// exists.) Calls whose blocks stay pay nothing for it. A stream that was made to wait for a copy waits for all before
-/// it, too: of the blocks of a mask, the first one that a call reads waits for the others. Blocks that are not known to
-/// be free, such as what captured calls read, are used again after a wait for the device, as cudaFree would.
+/// NOTE [list memory] For a new mask, cudaMalloc, a copy from pageable memory and the wait for it are most of the
+/// host's cost of a GPU. cudaFree waits for the device. So blocks are cut from a few allocations, filled from
+/// page-locked memory on their own stream, and reused when no call reads them any more. Readers are known by stream.
+/// The first call on that stream after the release of a block records an event there, and when this has happened the
+/// block is free. (The releasing caller may not record it: the stream may no longer exist.) Calls whose blocks stay pay
+/// nothing for it. A stream that waits for a copy waits for all copies before it, too. So the first block of a mask
+/// that a call reads waits for the others. Blocks that are not known to be free, such as those of captured calls, are
+/// reused after a wait for the device, as with cudaFree.
 ///
 /// One for each device, thread-safe.
 class ListMemory {
  public:
   /// Larger lists, of more than two million rows, are allocated by themselves, and copied by a call that waits.
   static constexpr size_t kMostBytes = size_t{32} << 20;
-  /// Of blocks that were given back: so many, or eight of the largest, may wait for their readers, and so many more be
-  /// free.
+  /// Bytes of released blocks that may wait for their readers (or eight of the largest block), and as many again that
+  /// may be free.
   static constexpr size_t kMostKeptBytes = size_t{64} << 20;
 
-  /// Of the current device. Throws CudaError.
+  /// List memory of the current device. Throws CudaError.
   static ListMemory& of_current_device();
 
   ListMemory() = default;

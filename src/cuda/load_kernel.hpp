@@ -12,8 +12,8 @@
 namespace tangram::cuda {
 
 /// Loads a kernel on the current device unless this has been done. With lazy loading (CUDA Programming Guide) its first
-/// launch would do so and might wait until running kernels end: forever, if one of these waits for what the caller does
-/// afterwards. So what is launched behind a kernel that waits is loaded before that one is launched.
+/// launch would load it and might wait until running kernels end. That is forever if one of these waits for the
+/// caller's later work. So what is launched behind a kernel that waits is loaded before that one is launched.
 template <auto kKernel>
 void load_kernel() {
   static OncePerDevice loaded;

@@ -9,7 +9,7 @@
 
 namespace tangram::cuda {
 
-/// What blocks that calls are given, and arrays within them, are aligned to, in bytes.
+/// Alignment in bytes of blocks that calls get, and of arrays in them.
 inline constexpr size_t kScratchAlignment = 256;
 
 /// Places one array behind the other. The same code lays out a block and, without one, finds out how many bytes it must
@@ -26,7 +26,7 @@ class ScratchLayout {
     bytes_ += (count * sizeof(T) + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
     return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
-  /// So far.
+  /// Bytes of all parts added so far.
   size_t bytes() const { return bytes_; }
 
  private:

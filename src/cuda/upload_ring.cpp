@@ -39,8 +39,8 @@ UploadRing::~UploadRing() {
 }
 
 std::byte* UploadRing::next(size_t bytes) {
-  // After a wait for all copies, those of the mask before, they are likely to have run: then the bytes that were
-  // written last, which are in the processor's caches, are used again.
+  // After a wait for all copies, those of the mask before have probably run. Then the bytes written last, which are in
+  // the processor's caches, are reused.
   if (!any_since_ && current_ * part_bytes_ + used_ > 0) {
     if (has_happened(latest_)) {
       current_ = used_ = 0;

@@ -11,9 +11,9 @@
 
 namespace tangram::cuda {
 
-/// Page-locked memory that is filled from begin to end and then anew. Copies that follow each other share the events
-/// that say when their bytes, or they themselves, are done with: beside the copy itself, most ask CUDA for nothing.
-/// Allocates on construction alone. Used by one thread at a time, which may allocate (AllowAllocationDuringCapture).
+/// Page-locked memory that is filled from begin to end and then anew. Consecutive copies share the events that mark
+/// their bytes, or the copies themselves, as done. Beside the copy itself, most make no CUDA call. Allocates on
+/// construction alone. Used by one thread at a time, which may allocate (AllowAllocationDuringCapture).
 class UploadRing {
  public:
   /// Copies of at most `bytes`, on `stream`. Throws CudaError.

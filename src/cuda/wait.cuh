@@ -26,7 +26,7 @@ __device__ inline void report_failure(const WaitContext& context, const WaitFail
 /// Whether the group has failed.
 __device__ inline bool has_failed(const WaitContext& context) { return ptx::load_relaxed_system(context.abort) != 0; }
 
-/// Waits until the flag has reached `value` (cyclic order); what was written before the flag is then visible to this
+/// Waits until the flag has reached `value` (cyclic order). Data written before the flag is then visible to this
 /// thread, and to bulk copies that it issues after ptx::fence_proxy_async_global(). False when the group has failed, or
 /// fails here because the deadline passes, which is reported as `failure`. From half of its time on it tells the host
 /// what it waits for, unless kTells is false: that takes registers. One thread.

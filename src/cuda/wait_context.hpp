@@ -9,7 +9,7 @@
 
 namespace tangram::cuda {
 
-/// For what a kernel waited.
+/// Event for which a kernel waited.
 enum class WaitKind : uint32_t {
   kNone = 0,
   kReadyFlag = 1,     ///< rows of a group_cast
@@ -56,8 +56,8 @@ TANGRAM_HOST_DEVICE constexpr WaitFailure unpack(uint64_t word) {
           static_cast<int>(word >> 34 & 65535), static_cast<int>(word >> 50 & 4095)};
 }
 
-/// Of a failure of kind kCall: tags, up to 19 bits, of the calls of the rank that noticed and of its peer. They lie
-/// where the others have stage, pass and detail.
+/// Failure of kind kCall: call tags (up to 19 bits) of the reporting rank and of its peer, in the place of stage, pass
+/// and detail of other kinds.
 struct CallTags {
   uint32_t reporter = 0;
   uint32_t peer = 0;
@@ -89,7 +89,7 @@ struct alignas(64) ControlBlockRow {
   uint64_t heartbeat_ns = 0;
   int64_t process = 0;
   uint64_t has_left = 0;
-  // Of transports whose waits are a library's, so that hosts can tell for what and how long a rank waits.
+  // Transports whose waits are inside a library (nccl): lets hosts tell for what and how long a rank waits.
   uint64_t operation = 0;  // where the rank's stream is: a packed WaitFailure whose detail counts; zero: nowhere
   uint64_t progress = 0;   // operations that the stream has begun
   uint64_t opened = 0;     // the packed OpenedPass that the host opened last
@@ -97,7 +97,7 @@ struct alignas(64) ControlBlockRow {
   char text[200] = {};     // why this rank gave up
 };
 
-/// In device memory, one for each rank.
+/// State of waits in device memory, one for each rank.
 struct WaitContext {
   uint64_t* abort = nullptr;          // the group has failed, a packed WaitFailure; device memory, written by any rank
   uint64_t* const* aborts = nullptr;  // [size] every rank's abort word

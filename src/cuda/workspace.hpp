@@ -31,7 +31,7 @@ class Workspace {
    public:
     Lease() = default;
     Lease(Lease&& other) noexcept = default;
-    /// What is put on the stream from now on does not use the block.
+    /// Ends the lease: work put on the stream from now on does not use the block.
     ~Lease();
     void* data() const { return data_; }
 
@@ -56,7 +56,8 @@ class Workspace {
   std::optional<cudaStream_t> last_stream_;  // that call's
 };
 
-/// For calls that bring no memory of their own, and have no communicator whose workspace they use. Throws CudaError.
+/// Workspace for calls without memory of their own and without a communicator whose workspace they use. Throws
+/// CudaError.
 Workspace& workspace_of_current_device();
 
 }  // namespace tangram::cuda

@@ -25,9 +25,9 @@ struct KernelFit {
   double max_error = 0;
 };
 
-/// The constants of `tiles` (its tile_rows, tile_cols and item_rows are kept) with the least squared relative error
-/// over the samples, none negative: linear least squares over every set of constants that are not 0. `flops` are those
-/// of a visible cell of one head. Throws InvalidArgument for fewer than two samples or times that are not positive.
+/// The constants of `tiles` with the least squared relative error over the samples, none negative (tile_rows, tile_cols
+/// and item_rows are kept). Linear least squares over every set of constants that are not 0. `flops` are those of a
+/// visible cell of one head. Throws InvalidArgument for fewer than two samples or times that are not positive.
 KernelFit fit_kernel(const KernelModel& tiles, std::span<const KernelSample> samples, double flops, int workers);
 
 /// `seconds = bytes / bytes_per_s + copies * latency_s + call_s`.

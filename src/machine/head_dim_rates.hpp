@@ -19,11 +19,11 @@ double flops_per_cell(int head_dim, int head_dim_v, AttnPass pass);
 /// The first class that holds both dimensions, the last where none does; null of an empty list.
 const HeadDimRate* find_head_dim_rate(std::span<const HeadDimRate> rates, int head_dim, int head_dim_v);
 
-/// What rates are multiplied by for these dimensions: the factor of their class, times the share that they have of its
-/// operations, since a kernel computes all of its columns.
+/// Factor of rates for these dimensions. It is the factor of their class times their share of its operations, since a
+/// kernel computes all of its columns.
 double head_dim_factor(std::span<const HeadDimRate> rates, int head_dim, int head_dim_v, AttnPass pass);
 
-/// The same factors beside those of these dimensions, which become 1.
+/// Rates relative to those of these dimensions, whose own factors become 1.
 std::vector<HeadDimRate> relative_rates(std::span<const HeadDimRate> rates, int head_dim, int head_dim_v);
 
 /// Throws InvalidArgument in the name of `function` for dimensions or factors of `name` that are not positive, and for

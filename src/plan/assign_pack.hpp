@@ -16,10 +16,10 @@
 
 namespace tangram {
 
-/// Runs of rows by rank which cover `num_rows` in order: as many rows for each rank, no more area than (1 + tolerance)
-/// times the mean, the fewest rows to move that were found. Nothing if no such assignment was found, or if the pack is
-/// of a kind that this search suits badly: many documents, ranks or rows. `slices`: a causal pack. Deterministic,
-/// however many threads there are: a quarter of a millisecond on each of fifteen.
+/// Runs of rows by rank that cover `num_rows` in order. Each rank has equally many rows and at most (1 + tolerance)
+/// times the mean area; of the assignments found, it moves the fewest rows. Nothing if no such assignment was found, or
+/// if the pack is of a kind that this search suits badly: many documents, ranks or rows. `slices`: a causal pack.
+/// Deterministic, however many threads there are: a quarter of a millisecond on each of fifteen.
 std::optional<std::vector<RankRun>> assign_pack(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size,
                                                 double tolerance, const CutCost& cuts);
 

@@ -20,10 +20,10 @@ namespace tangram {
 /// `slices`: canonical, sorted by first row.
 bool is_causal_pack(std::span<const AttnSlice> slices);
 
-/// Runs of rows by rank, 0 or 1, which cover `num_rows` in order: half of the rows for either, no more area than
-/// (1 + tolerance) times the mean, the fewest rows to move that were found. Nothing where no such halves were found.
-/// `slices`: a causal pack. Rows that no slice has go where rows are missing. Deterministic; O(documents), a tenth to a
-/// quarter of a millisecond.
+/// Runs of rows by rank, 0 or 1, that cover `num_rows` in order. Each rank has half of the rows and at most (1 +
+/// tolerance) times the mean area; of the assignments found, it moves the fewest rows. Nothing where no such halves
+/// were found. `slices`: a causal pack. Rows that no slice has go where rows are missing. Deterministic; O(documents),
+/// a tenth to a quarter of a millisecond.
 std::optional<std::vector<RankRun>> bisect_pack(std::span<const AttnSlice> slices, int64_t num_rows, double tolerance,
                                                 const CutCost& cuts);
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The number of keys that a row sees is linear in the row between the (at most two) rows where a diagonal starts or
-// stops to bind. Summed over a chunk it is linear in the chunk's index, and so enters two difference arrays at both
-// ends of the run of chunks only.
+// The number of keys that a row sees is linear between the (at most two) rows where a diagonal starts or stops to bind.
+// Summed over a chunk it is linear in the chunk's index. So it enters two difference arrays, at both ends of the run of
+// chunks only.
 #include "plan/chunk_areas.hpp"
 
 #include "core/require.hpp"

@@ -20,7 +20,7 @@ int64_t kv_row_bytes(const HeadConfig& heads);
 int64_t kv_grad_row_bytes(const HeadConfig& heads, DType reduce_dtype);
 /// Most transfers hide behind compute; when dispatches are compared, this share of them is taken to be seen.
 inline constexpr double kVisibleShare = 0.25;
-/// What one more row to fetch is worth then: seconds of a step, both passes.
+/// Cost of one more row to fetch: seconds of a step, both passes.
 double visible_row_seconds(const DistAttnConfig& config);
 /// A step about as dispatches are compared, both passes: the slowest rank has `area` cells, and every rank fetches
 /// `rows` rows. Where a link is busy for longer than kernels are, it is what a step takes.

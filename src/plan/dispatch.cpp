@@ -159,7 +159,7 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   DispatchCost cost;
   int64_t max_area = 0;
   std::vector<double> transfer_s(views.size());
-  // Of a step: K/V come in both passes, and gradients go back.
+  // Transfers of a step: K/V in both passes, and gradients back.
   constexpr int kNumTransfers = 3;
   const int64_t row_bytes = 2 * kv_row_bytes(config.heads) + kv_grad_row_bytes(config.heads, config.reduce_dtype);
   for (int r = 0; r < dispatch.cp_size; ++r) {

@@ -31,7 +31,7 @@ Dispatch dispatch_keys(const Mask& mask, const Dispatch& q_dispatch, const DistA
 /// Rows of a chunk when the planner chooses: 128, 64 or else the largest divisor of `rows_per_rank` below.
 int64_t finest_chunk_size(int64_t rows_per_rank);
 
-/// The same map with the largest chunks that can express it.
+/// Assignment of rows to ranks equal to `dispatch`, with the largest chunks that can express it.
 Dispatch coarsened(const Dispatch& dispatch);
 
 // The published algorithms. `areas` has a multiple of `cp_size` entries; the result is the rank of each chunk.
@@ -45,7 +45,7 @@ std::vector<int> dispatch_dynamic_programming(std::span<const int64_t> areas, in
 std::vector<int> dispatch_batch_topp(std::span<const int64_t> areas, int cp_size);
 std::vector<int> dispatch_random(int64_t num_chunks, int cp_size, uint64_t seed);
 
-/// What a dispatch costs, before stages are made.
+/// Cost of a dispatch, before stages are made.
 struct DispatchCost {
   double seconds = 0;   // to compare dispatches of one mask
   double excess_s = 0;  // of them, what the largest area takes beyond 1.02 times the mean
@@ -63,14 +63,14 @@ double balance_tolerance(int64_t rows_per_rank);
 
 /// Rows of a node, to be dispatched to its ranks.
 struct NodeDispatch {
-  /// What the rows see, rows numbered through the node; keys are global.
+  /// Visible pairs of the node's rows, rows numbered through the node; keys are global.
   const Mask& mask;
   /// The part of it that the node's own keys are, numbered as its rows are.
   std::span<const AttnSlice> own_keys;
   double tolerance = 0;  ///< of areas
   int64_t max_work = 0;  ///< of the search, in nanoseconds
 };
-/// The same for the rows of a node, by one short search: what its ranks lack of each other costs little.
+/// Assigns the rows of a node to its ranks, by one short search: transfers inside a node cost little.
 Dispatch dispatch_inside_node(const NodeDispatch& node, const DistAttnConfig& config);
 
 }  // namespace tangram

@@ -30,9 +30,9 @@ bool is_pack(std::span<const AttnSlice> slices) {
   return slices.size() > 1 && std::adjacent_find(slices.begin(), slices.end(), meet) == slices.end();
 }
 
-// Packs are new at every training step, and can be assigned to two or three ranks in few ways that differ much
-// (docs/devlog/2026-11-23-new-masks.md): there the work grows with the square of the ranks, and ends where next to
-// nothing moves.
+// Packs are new at every training step. For two or three ranks few assignments differ much
+// (docs/devlog/2026-11-23-new-masks.md), so the work grows with the square of the ranks. It ends if next to nothing
+// moves.
 constexpr int64_t kRanksOfPack = 4;       // from which on packs are searched as long as all masks
 constexpr int64_t kRowsOfPack = 8 << 10;  // of a rank: shorter steps lose more by a bad cut
 constexpr double kNegligible = 0x1p-10;   // of all rows
@@ -42,9 +42,9 @@ bool is_searched_briefly(const Mask& mask, const DistAttnConfig& config) {
 }
 
 // Improving candidates, see RefineOptions: about as many nanoseconds. With many ranks and rows the rest of planning
-// takes longer. A step that is over sooner could not win back a long search: a plan serves the layers of a model, and
-// its search takes no longer than attention of some of them, or than planning takes anyway. A power of two, so that
-// plans do not change whenever the machine is measured again.
+// takes longer. A faster step could not win back a long search. A plan serves the layers of a model, so its search
+// takes no longer than attention of some of them, or than planning takes anyway. A power of two, so that plans do not
+// change whenever the machine is measured again.
 int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
   constexpr int64_t kLong = 1 << 19;
   constexpr double kLayers = 16;
@@ -63,8 +63,8 @@ int64_t search_work(const Mask& mask, const DistAttnConfig& config) {
   return static_cast<int64_t>(std::min(static_cast<double>(most), std::exp2(std::floor(std::log2(worth)))));
 }
 
-// What an overload is worth in rows when candidates are compared, of all rows and for an overload of a whole mean area:
-// a small one is mended cheaply, a large one is not.
+// Price of an overload in rows, for comparing candidates: of all rows, for an overload of a whole mean area. A small
+// overload is repaired cheaply, a large one is not.
 constexpr double kPriceOfOverload = 0.3;
 constexpr double kPriceOfOverloadSquared = 8;
 
@@ -86,7 +86,7 @@ struct Round {
 };
 constexpr Round kRounds[] = {{0.35, 4}, {0.3, 2}, {0.35, 1}};
 constexpr Round kOneRound[] = {{1, 1}};
-// Of so many blocks most are small, and whichever way they are packed the search brings them in line.
+// If there are so many blocks, most are small, and the search improves any packing to about the same result.
 constexpr size_t kManyBlocks = 2000;
 
 constexpr int64_t kMaxChunks = 1 << 20;
@@ -203,8 +203,8 @@ int64_t rows_of_scattered_block(const Mask& mask) {
   return std::ssize(mask.slices()) < kFewSlices * num_blocks ? 1 : rows;
 }
 
-// Masks with shared prefixes (trees): rows of several slices, and not of scattered blocks. Which keys a rank needs
-// there follows from the slices of each of its chunks, so that a search over finer chunks takes longer in proportion.
+// Masks with shared prefixes (trees): rows of several slices, and not of scattered blocks. The keys that a rank needs
+// there follow from the slices of each of its chunks, so a search over finer chunks takes proportionally longer.
 bool has_shared_prefixes(const Mask& mask) {
   int64_t end = 0;
   for (const AttnSlice& slice : mask.slices()) {  // sorted by first row
@@ -235,8 +235,8 @@ CutCost cut_cost(const DistAttnConfig& config) {
   return {config.cost.tile_rows, std::exp2(std::round(std::log2(key_seconds / visible_row_seconds(config))))};
 }
 
-// By rows and overload. But where that would take what stays unbalanced of a mask that nothing takes apart, by
-// estimated seconds: ranks that compute for long have time for many rows.
+// By rows and overload. But if that would keep what stays unbalanced, of a mask that is one component, estimated
+// seconds decide: ranks that compute for long have time for many rows.
 void sort_by_price(std::vector<Candidate>& candidates, const Mask& mask, const DistAttnConfig& config,
                    bool is_connected, bool holds_areas) {
   const auto sort = [&](const auto& price) {

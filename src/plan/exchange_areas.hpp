@@ -12,9 +12,9 @@
 
 namespace tangram {
 
-/// Exchanges chunks of the rank with the largest area for as many of the rank with the smallest, from ends of the runs
-/// whose rows differ most, so that few move. Ends where no area is above `limit`, or where chunks are too large for
-/// that. Each rank keeps its number of chunks. O(runs) an exchange.
+/// Exchanges chunks of the rank with the largest area for equally many of the rank with the smallest. They come from
+/// ends of the runs whose rows differ most, so that few move. Ends where no area is above `limit`, or where chunks are
+/// too large for that. Each rank keeps its number of chunks. O(runs) an exchange.
 void exchange_areas(std::vector<RankRun>& map, const RowAreas& areas, int64_t chunk_size, int cp_size, int64_t limit);
 
 }  // namespace tangram

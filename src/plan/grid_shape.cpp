@@ -28,8 +28,8 @@ int default_inner_ring(int row_groups) {
 }
 
 // Step (outer, inner) of row group (o, i) works with the block of (o - outer, i - inner). Inside a round of the inner
-// ring blocks come from the neighbour of the step before; the first block of the next round comes over the outer ring
-// and is sent for when the round begins. Gradients follow their block to the rank that has it next.
+// ring blocks come from the neighbour of the step before. The first block of the next round comes over the outer ring
+// and is requested when the round begins. Gradients follow their block to the rank that has it next.
 std::vector<GridStep> ring_steps(int num_groups, int inner, int group) {
   const int outer = num_groups / inner;
   const int my_outer = group / inner, my_inner = group % inner;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Head ranks, row groups and how rows move, of a strategy that lays the ranks out in a grid; and the order in which a
-// row group meets the blocks of the others.
+// Shape of a strategy that lays the ranks out in a grid: head ranks, row groups, how rows move. Also the order in which
+// a row group meets the blocks of the others.
 #pragma once
 
 #include <vector>

@@ -17,7 +17,7 @@ namespace tangram {
 
 using Json = nlohmann::ordered_json;
 
-/// As many chunks as runs may stand for in a text, which says how long it is but not how much memory it takes.
+/// Most chunks that the runs of a text may expand to: the length of a text does not bound the memory it takes.
 inline constexpr int64_t kMaxChunksOfRuns = 1 << 24;
 
 /// A value with the path that led to it, for messages. All members throw InvalidArgument where the value is something

@@ -18,7 +18,7 @@ MaskComponents::MaskComponents(std::span<const AttnSlice> slices, int64_t chunk_
 
 namespace {
 
-/// Of the rows and keys of slices that are connected.
+/// Hull of the rows, and of the keys, of connected slices.
 struct Hull {
   Range rows;
   size_t first_slice;
@@ -157,8 +157,8 @@ void MaskComponents::collect_keys() {
   }
 }
 
-// Where the keys of chunks lie on a coarse grid, as blocks do: a bit for each cell of it, so that what chunks see
-// together needs no sorting.
+// Keys of chunks on a coarse grid, as for block masks: a bit for each cell of it, so that the union of several chunks
+// needs no sorting.
 void MaskComponents::collect_cells(MaskComponent& component) {
   constexpr size_t kMostWords = size_t{1} << 20;
   constexpr size_t kWordsOfInterval = 16;  // that take less time than to sort one

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The parts of a mask that nothing connects, such as documents: where a change of the dispatch can be felt, and how
-// many rows a rank lacks there.
+// The components of a mask, such as documents. A change of the dispatch affects single components; each tells how many
+// rows a rank lacks there.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct MaskComponent {
   int cell_shift = 0;
   int64_t keys_end = 0;    // of all keys
   bool sees_keys = false;  // false for a range without rows of the mask
-  /// The keys of every row are one interval, both its ends only grow from row to row, and no two neighbours leave a
-  /// gap: so that the keys of neighbouring rows follow from the first and the last of them.
+  /// The keys of every row are one interval, both ends only grow from row to row, and neighbours leave no gap. So the
+  /// keys of a run of rows follow from its first and last row.
   bool is_monotone = false;
-  /// NOTE [open keys]: Every key is seen by the row of its number and the rows behind it up to some row, by no other:
-  /// prefix trees in preorder, for one. Then a rank lacks, before each of its runs, the keys that the first row of the
-  /// run sees and that lie behind its previous run; later rows of the run see no other keys before it.
+  /// NOTE [open keys]: Every key is seen by the row of its number and the rows behind it up to some row, and by no
+  /// other. Prefix trees in preorder are such masks. Then a rank lacks, before each of its runs, the keys that the
+  /// run's first row sees and that lie behind its previous run. Later rows of the run see no other keys before it.
   bool has_open_keys = false;
   size_t first_segment = 0;  // of has_open_keys, in row order
   size_t last_segment = 0;
@@ -62,15 +62,15 @@ class MaskComponents {
   /// Keys of component `index` that the chunks `owned` see and do not hold. `owned`: sorted runs within the component,
   /// not touching each other.
   int64_t remote_rows(size_t index, std::span<const ChunkRun> owned);
-  /// Intervals that the chunks of remote_rows() have had so far, of components whose chunks see many: sorting them,
-  /// where they lie on no coarse grid, takes the time.
+  /// Cached intervals of the chunks of remote_rows(), for components whose chunks see many. Sorting them, if they lie
+  /// on no coarse grid, takes most of the time.
   int64_t num_looked_at() const { return num_looked_at_; }
 
  private:
   void find(std::span<const AttnSlice> slices, int num_chunks);
   bool is_monotone(const MaskComponent& component) const;
   void collect_keys();
-  /// Of the chains of a component; 0 where chunks see many intervals.
+  /// Number of lines in the chains of a component; 0 if chunks see many intervals.
   size_t num_lines(const MaskComponent& component) const;
   void collect_chains(const MaskComponent& component);
   void collect_cells(MaskComponent& component);
@@ -89,9 +89,9 @@ class MaskComponents {
   // Keys of a chunk in a component that is not monotone: keys_[entries_[e], entries_[e + 1]), sorted, free of overlap.
   std::vector<size_t> entries_;
   std::vector<Range> keys_;
-  /// Of components in which no chunk sees more than a few intervals: line k has the k-th interval of every chunk, empty
-  /// where there is none. From chunk to chunk up to `last` (counted from MaskComponent::first) both its ends only grow
-  /// and no gap is left, or there is none: what a run of chunks sees of a line follows from the first and the last.
+  /// Chains, for components in which no chunk sees more than a few intervals. Line k has the k-th interval of every
+  /// chunk, or an empty one. From chunk to chunk up to `last` (counted from MaskComponent::first) both ends only grow
+  /// and leave no gap, or all are empty. So the first and the last chunk tell what a run of chunks sees of a line.
   struct Link {
     Range keys;
     int last = 0;

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Three steps, each on what the one before left over:
-// 1. While some block is too heavy or too long for one rank, one rank is closed: a part from the heavy end of that
-// block
-//    and rows from the light end of all others, in the proportion that gives exactly the mean area.
+// 1. While some block is too heavy or too long for one rank, one rank is closed. It gets a part from the heavy end of
+//    that block and rows from the light end of all others, in the proportion that gives exactly the mean area.
 // 2. Blocks that are not small go whole to the least loaded rank that has room.
 // 3. The rest fills every rank up to its number of rows: again from both ends, heavy and light, so that area fits too.
 #include "plan/pack.hpp"
@@ -193,8 +192,8 @@ class Packer {
     }
   }
 
-  // Gives the rank `count` chunks, some from the front and the others from the back of the items, with an area as near
-  // to `goal` as possible.
+  // Gives the rank `count` chunks, some from the front and the others from the back of the items, with an area close to
+  // `goal`.
   void assign_from_both_ends(int rank, int count, int64_t goal) {
     std::vector<int64_t> front{0};  // area of the first n chunks
     std::vector<int64_t> back{0};   // area of the last n chunks
@@ -254,8 +253,8 @@ class Packer {
   int num_closed_ = 0;
 };
 
-// Whether `below` shows more of the document that `above` shows: block-causal documents come in a slice for each block
-// of rows, and would be packed block by block.
+// Whether `below` shows more of the document that `above` shows. Block-causal documents have a slice for each block of
+// rows, and would otherwise be packed block by block.
 bool goes_on(const AttnSlice& above, const AttnSlice& below) {
   if (below.q_range.begin != above.q_range.end) return false;
   const Range last = above.keys_of(above.q_range.end - 1);

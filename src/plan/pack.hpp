@@ -20,7 +20,7 @@ struct ChunkRun {
   int size() const { return end - begin; }
 };
 
-/// What is packed: chunk areas with their prefix sums, and the blocks that cover all chunks in order.
+/// Input of packing: chunk areas with their prefix sums, and the blocks that cover all chunks in order.
 struct PackProblem {
   int cp_size = 1;
   std::vector<int64_t> areas;   // [num_chunks]
@@ -43,9 +43,9 @@ struct PackSetting {
   double density_step = 2;
 };
 
-/// Query rows that no slice connects with their neighbours become a block, and so do rows of several slices that see
-/// ever more of the same keys. A chunk over a border goes with the rows
-/// before it: the last rows of a causal document need all of it, the first need nothing.
+/// Query rows that no slice connects with their neighbours become a block. Rows of several slices that see ever more of
+/// the same keys become one too. A chunk over a border belongs to the rows before it: the last rows of a causal
+/// document need all of it, the first need nothing.
 PackProblem make_pack_problem(std::span<const AttnSlice> slices, int64_t chunk_size, int64_t num_chunks, int cp_size);
 
 /// The rank of each chunk; equally many chunks for each rank. Deterministic.

@@ -23,8 +23,8 @@ ExchangeEstimate estimate_exchange(const PackHalves& halves, const PackBounds& b
     result.returned = returned(least);
     return result;
   }
-  // Rows [last - given, last) have the area that is too much. They end the sooner the more there are, until they are
-  // the first ones of the document; but rows that the other has no room for must come back.
+  // Rows [last - given, last) have the area that is too much. The more there are, the sooner they end, until they are
+  // the first ones of the document. But rows for which the other rank has no capacity must come back.
   double best = std::numeric_limits<double>::max();
   const auto look = [&](double wanted) {
     const double given = std::max({wanted, least, 1.0});
@@ -99,9 +99,9 @@ bool PackExchange::give_middle(PackHalves& halves, size_t from, int64_t rows) {
   return false;
 }
 
-// Fewer rows than a tile. Before the last cut of a document rows cost nothing more. But where the rows that stay begin
-// inside of a tile, every tile of the keys that they see meets one more tile of theirs on the diagonal: a long document
-// pays much more for a few rows than a short one.
+// Fewer rows than a tile. Before the last cut of a document rows cost nothing more. But if the rows that stay begin
+// inside a tile, every tile of their keys meets one more tile of rows on the diagonal. A long document pays much more
+// for a few rows than a short one.
 bool PackExchange::give_rest(PackHalves& halves, size_t from, int64_t rows) {
   double least = std::numeric_limits<double>::max();
   size_t best = 0;

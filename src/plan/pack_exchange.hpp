@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What must change hands where some causal documents lie with one rank and the rest with the other. Where a rank holds
-// all rows of a document from row y on and the other row y - 1, each of the y rows before moves once, whichever rank
+// What must change hands where some causal documents lie with one rank and the rest with the other. If a rank holds all
+// rows of a document from row y on, and the other rank row y - 1, each of the y rows before moves once, whichever rank
 // holds it. So a cut document costs y, the place of its last cut, and the rows before it may lie as they balance best.
 #pragma once
 
@@ -38,14 +38,14 @@ struct PackHalves {
   }
 };
 
-/// What a rank may hold.
+/// Limits of rows and area of a rank.
 struct PackBounds {
   int64_t rows = 0;
   int64_t area = 0;
 };
 
-/// What must change hands, as if rows could be cut anywhere at no cost: no exchange that `PackExchange` makes is much
-/// cheaper.
+/// Lower estimate of the rows to exchange, as if rows could be cut anywhere at no cost: no exchange that `PackExchange`
+/// makes is much cheaper.
 struct ExchangeEstimate {
   size_t giver = 0;  ///< the rank with more area
   double given = 0;  ///< its rows: those before row `last` of one document where area is too much, else first rows
@@ -83,7 +83,7 @@ class PackExchange {
   const std::vector<Part>& parts() const { return parts_; }
   /// Rows that move, and what cuts inside a tile cost beside.
   double price() const { return price_; }
-  /// Of that, for rows that are no whole tile: about the same however documents are assigned.
+  /// Part of price() for rows that are no whole tile: about the same for any assignment of documents.
   double price_of_rest() const { return price_of_rest_; }
 
  private:

@@ -93,7 +93,7 @@ void PackSearch::release() {
     rows += move.size();
     gained += area(move);
   }
-  // Of a piece as many rows as are too many: its first, its last, or those before row `last`.
+  // Chooses as many rows of a piece as are too many: its first, its last, or those before row `last`.
   const auto choose_rows = [&](Move& move, uint64_t dice, int32_t wanted, int32_t last) {
     const auto cut = [&](int32_t row) { return (dice >> 8 & 7) != 0 ? whole_tiles(row) : row; };
     const int32_t begin = move.begin;

@@ -14,8 +14,8 @@ namespace tangram {
 
 namespace {
 
-// Prices of area in multiples of all rows for an overload by the mean area, and of a row too many or too few: they
-// grow, so that what must give way gives way where it is cheap.
+// Prices of area (in multiples of all rows, for an overload by the mean area) and of a row too many or too few. Prices
+// grow, so that concessions are made where they are cheap.
 constexpr std::array<double, 5> kPricesOfArea = {1, 2.8, 7.7, 22, 60};
 constexpr double kPriceOfRow = 4;
 constexpr double kLastPriceOfRow = 30;
@@ -56,8 +56,8 @@ void PackSearch::price_ranks() {
   for (size_t rank = 0; rank < rows_.size(); ++rank) price_of_rank_[rank] = price_of(rows_[rank], area_[rank]);
 }
 
-// Of a document, each rank but that with the last row lacks rows up to its own last one, or holds them: so together
-// they lack, or would without cuts, as many rows as these ends add up to (pack_exchange.hpp).
+// Each rank of a document needs the rows up to its own last row. So the sum of these ends is the number of rows that
+// ranks lack or hold, without cuts (pack_exchange.hpp).
 double PackSearch::price_of_document(const AssignedDocument& document) const {
   double price = 0;
   uint32_t seen = uint32_t{1} << document.rank_of(document.count - 1);

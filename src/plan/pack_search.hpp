@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Improves how a causal pack is assigned to a few ranks, by the moves of refine.hpp: what these cost is known here
-// without looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
+// Improves the assignment of a causal pack to a few ranks, by the moves of refine.hpp. The cost of moves is computed
+// here without looking at runs of the whole mask. See docs/design/dispatch.md, "Packs over three to eight ranks".
 #pragma once
 
 #include <algorithm>
@@ -68,8 +68,8 @@ class PackSearch {
   PackSearch(const PackSearch&) = delete;
   PackSearch& operator=(const PackSearch&) = delete;
 
-  /// From a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic. Whether every rank has come
-  /// to hold its number of rows and no more area than it may.
+  /// Searches from an assignment with a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic.
+  /// Returns whether every rank has its number of rows and at most its area.
   bool run(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals);
 
   /// Rows that move, and what cuts inside of tiles cost beside.
@@ -103,7 +103,7 @@ class PackSearch {
   std::span<Move> moves() { return {moves_.data(), num_moves_}; }
 
   void set_prices(double row, double area);
-  // Of rows too many or too few, and of area above what is allowed, in rows that move.
+  // Prices, in moved rows, of a row too many or too few and of area above the limit.
   double price(double off, double excess) const {
     const double missed = std::abs(off);
     const double far = std::max(0.0, missed - near_rows_);

@@ -13,8 +13,8 @@ namespace tangram {
 /// The rank of each chunk; equally many chunks for each rank. `areas`: of the chunks, in row order; `cp_size` divides
 /// their number.
 ///
-/// Chunks above the mean area and the others form two sequences in row order. Rank after rank takes the next chunks of
-/// both, as many of each as bring the area of all ranks so far closest to its share. So a rank holds few runs, which
+/// Chunks above the mean area and the others form two sequences in row order. Each rank in turn takes the next chunks
+/// of both, as many of each as bring the area of all ranks so far closest to its share. So a rank holds few runs, which
 /// lie near each other, and areas differ by about one chunk.
 std::vector<int> pair_by_area(std::span<const int64_t> areas, int cp_size);
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Reading trusts nothing: limits on size and depth, exact keys (json_reader.hpp), and then every derived part is made
-// again and must be what the text says (plan_check.hpp).
+// Reading trusts nothing. It limits size and depth and requires exact keys (json_reader.hpp). Every derived part is
+// computed anew and must equal the text (plan_check.hpp).
 #include <array>
 #include <cmath>
 #include <set>

@@ -10,8 +10,8 @@
 
 namespace tangram {
 
-/// By rank; that of the slowest is Plan::predicted. What the ranks that `trace` names do when is appended to it, from
-/// the start of the pass.
+/// Times by rank; that of the slowest is Plan::predicted. Appends the events of the ranks that `trace` names, from the
+/// start of the pass.
 std::vector<RankTime> plan_times(const Plan& plan, AttnPass pass, ClockTrace* trace = nullptr);
 
 }  // namespace tangram

@@ -295,8 +295,8 @@ int64_t Refiner::count_rows(size_t index) {
   return rows;
 }
 
-// Looking through all pieces for each rank's, as few are, would take their number squared; only `work_` counts that
-// still, so that plans stay what they are.
+// Looking through all pieces for each rank's few would take time quadratic in their number. Only `work_` still counts
+// that, so that plans stay what they are.
 template <class Visit>
 void Refiner::for_each_rank_of_many(const Visit& visit) {
   order_.resize(pieces_.size());

@@ -18,7 +18,7 @@
 
 namespace tangram {
 
-/// What the search may do. The same search with more work serves as the offline one.
+/// Limits of the search. The same search with more work serves as the offline one.
 struct RefineOptions {
   /// Effort in units of about a nanosecond, counted and not timed, so that equal input gives equal output anywhere.
   int64_t max_work = 0;
@@ -35,14 +35,14 @@ struct RefineOptions {
   bool is_loose_at_first = true;
 };
 
-/// What it costs to cut rows that see keys in common where no tile of the kernels ends.
+/// Cost of cutting rows with common keys where no tile of the kernels ends.
 struct CutCost {
   int64_t tile_rows = 1;    ///< tiles are counted from where a component begins
   double rows_per_key = 0;  ///< remote rows that are worth as much as the cut, for every key seen there
 };
 
-/// A dispatch as runs, with its remote rows by component: a move changes few components, so that trying one costs what
-/// their runs cost to look at, however long they are.
+/// A dispatch as runs, with its remote rows by component. A move changes few components, so trying one costs a look at
+/// their runs, however long they are.
 class Refiner {
  public:
   /// Slices of a mask with `num_chunks` chunks of query rows, canonical and sorted by first row, kept by reference.
@@ -183,7 +183,8 @@ class Refiner {
   std::vector<int64_t> area_of_;
   std::vector<int64_t> chunks_of_;
   std::vector<int64_t> rows_;  // remote rows of each component
-  // Of each rank in a component that keeps_rank_rows(), so that a move counts those of its two ranks alone; else empty.
+  // Remote rows of each rank in a component that keeps_rank_rows(), so that a move recounts its two ranks alone; else
+  // empty.
   static constexpr int64_t kUnknown = -1;
   std::vector<std::vector<int64_t>> rank_rows_;
   std::vector<size_t> split_;    // components that have some

@@ -27,8 +27,8 @@ int Refiner::random_size(int limit) {
   return std::min<int>(limit, top + static_cast<int>((dice >> 32) % static_cast<uint64_t>(top)));
 }
 
-// A place to cut a run that is near to one and better on the whole: where a slice begins, so that the rows of a block
-// which see the same keys stay together, or where a tile does. Sometimes the place itself, or few cuts would fit.
+// Finds a better place to cut a run nearby: the begin of a slice, so that rows of a block which see the same keys stay
+// together, or the begin of a tile. Sometimes the place itself, or few cuts would fit.
 int Refiner::good_cut(const RunList::Run& run, int chunk) {
   const MaskComponent& component = components_[static_cast<size_t>(run.component)];
   const uint64_t dice = random() >> 40;
@@ -118,7 +118,7 @@ void Refiner::release() {
       int begin = list_[run].begin;
       int end = list_[run].end;
       if (chunks > 0 && end - begin > chunks && (sample & 1) == 0) {
-        // As much as there is too much.
+        // Takes as much as there is too much.
         if (random() % 2 == 0) {
           end = begin + static_cast<int>(chunks);
         } else {
@@ -221,8 +221,8 @@ bool Refiner::propose_mending() {
   return true;
 }
 
-// Takes about as much area as is too much from where few rows of a rank hold it, and gives it to a rank that has other
-// rows of the same component and so needs little more for it.
+// Takes about as much area as is too much from a place where few rows of a rank hold it. Gives it to a rank that has
+// other rows of the component and so needs little more for it.
 bool Refiner::propose_relief(int overloaded) {
   a_ = overloaded;
   const auto density = [&](int run) { return static_cast<double>(list_[run].area) / list_[run].size(); };

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The number of keys that a row sees is linear between the (at most two) rows of a slice where a diagonal starts or
-// stops to bind: every slice changes it and its slope at no more than four rows.
+// stops to bind. So every slice changes it and its slope at no more than four rows.
 #include "plan/row_areas.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Change {
   int64_t slope;  // by which they see more from row to row
 };
 
-// One change for each row of a coarse grid on which all lie, as where blocks begin and end: added up in its cells
+// One change for each row of a coarse grid, if all lie on one, as begins and ends of blocks do. Added up in its cells
 // instead of sorted. False where the grid is not coarse.
 bool add_up_on_grid(std::vector<Change>& changes) {
   constexpr int64_t kMostCells = 4;  // for a change: less than sorting it takes

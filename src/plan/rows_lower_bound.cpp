@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The lower bound on moved rows, from the columns' point of view: for each slice, where the interval of queries that
+// The lower bound on moved rows, from the columns' point of view. For each slice: where the interval of queries that
 // see a key meets a rank's rows. Shares nothing with the row-wise way in which plans find the keys that they need.
 #include <algorithm>
 #include <span>

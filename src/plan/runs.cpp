@@ -53,8 +53,8 @@ std::vector<std::vector<AttnSlice>> cut_by_rank(const Mask& mask, const std::vec
 
 namespace {
 
-// The union of ranges that come in no order but lie on a coarse grid, as blocks of keys do: counted in its cells
-// instead of sorted. False where the grid is not coarse.
+// The union of unordered ranges that lie on a coarse grid, as blocks of keys do: counted in its cells instead of
+// sorted. False where the grid is not coarse.
 bool join_on_grid(std::vector<Range>& ranges) {
   constexpr int64_t kMostCells = 8;  // for a range: about what sorting it takes
   int64_t last = 0;                  // the end of all, at which the last cell may be cut

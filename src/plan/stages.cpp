@@ -61,9 +61,9 @@ void for_each_piece(std::span<const KvSegment> segments, std::span<const AttnSli
   }
 }
 
-// Gives the segments `in_group` the stages first_stage .. first_stage + num_groups - 1 in buffer order, about
-// equally many rows each. A group ends where a segment ends if one ends near the ideal place: there the slices are cut
-// anyway (by a gap or by local rows) or a copy is saved.
+// Gives the segments `in_group` the stages first_stage .. first_stage + num_groups - 1 in buffer order, about equally
+// many rows each. A group ends at the end of a segment if one is near the ideal place: there the slices are cut anyway
+// (by a gap or by local rows) or a copy is saved.
 void assign_groups(std::vector<KvSegment>& segments, const std::vector<bool>& in_group, int first_stage, int num_groups,
                    AttnPass pass) {
   int64_t total = 0;
@@ -150,8 +150,8 @@ void reserve_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   }
 }
 
-// Shard order and buffer order both follow the global order, so that sender and receiver list the same pieces in the
-// same order, and join the same neighbours.
+// Shard order and buffer order both follow the global order. So sender and receiver list the same pieces in the same
+// order, and join the same neighbours.
 void fill_exchanges(std::vector<RankPlan>& ranks, AttnPass pass) {
   reserve_exchanges(ranks, pass);
   std::vector<const KvSegment*> remote;

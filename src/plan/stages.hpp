@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Stages: which remote rows come when, and what is computed once they are there.
+// Stages: which remote rows arrive in which stage, and which slices are computed then.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct StageCounts {
   int backward = 0;
 };
 
-/// Splits the remote rows of a rank into groups of about equal size that are contiguous in buffer order: sets
-/// `stage_fwd` and `stage_bwd` of its segments and cuts segments where a group ends. With `keep_remote_kv` the last
+/// Splits the remote rows of a rank into groups of about equal size that are contiguous in buffer order. Sets
+/// `stage_fwd` and `stage_bwd` of its segments and cuts segments at the end of a group. With `keep_remote_kv` the last
 /// backward group is the last forward group.
 void assign_stages(RankPlan& rank, int self, const StageCounts& counts, bool keep_remote_kv);
 
@@ -34,7 +34,7 @@ std::vector<int64_t> stage_areas(std::span<const KvSegment> segments, std::span<
 /// The order of a pass's stages. See NOTE [kept stage] in plan.hpp.
 std::vector<size_t> stage_order(size_t num_stages, bool starts_with_kept);
 
-/// Appends to a list whose last copy may continue straight into the new one on both sides.
+/// Appends a copy to a list; joins it with the last one if both sides continue without a gap.
 void append_copy(std::vector<RowCopy>& copies, const RowCopy& copy);
 
 }  // namespace tangram

@@ -21,17 +21,17 @@ struct UselessParameter {
 std::optional<UselessParameter> find_useless(const StrategyConfig& strategy);
 std::optional<UselessParameter> find_useless(const MovementConfig& movement);
 
-/// Throws InvalidArgument, its text starting with `function`, unless counts and dims are positive, the query heads are
-/// a multiple of the K/V heads, and a row is not too long.
+/// Throws InvalidArgument, its text starting with `function`, unless counts and dims are positive and a row is not too
+/// long. The query heads must be a multiple of the K/V heads.
 void validate_heads(const HeadConfig& heads, const char* function);
 
 /// Throws InvalidArgument, its text starting with `function`, unless every value is in range.
 void validate_config(const DistAttnConfig& config, const char* function);
 
-/// The same for the config of a plan for one mask, its movement included.
+/// Like validate_config, for the config of a plan for one mask: checks `movement` too.
 void validate_config_of_mask(const DistAttnConfig& config, const char* function);
 
-/// The same for whole chunks of the mask's sequences too.
+/// Like validate_config_of_mask; checks too that the mask's sequences are whole chunks.
 void validate_plan_request(const Mask& mask, const DistAttnConfig& config, const char* function);
 
 /// Throws InvalidArgument unless the dispatch is well formed: covers `seqlen`, ranks in range, equal chunk counts.

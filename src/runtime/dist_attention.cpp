@@ -45,7 +45,7 @@ class DistAttention::Impl {
   RankContext context;
   std::unique_ptr<PlanExecutor> executor;
 
-  /// What ranks check and agree on over either kind of memory: collective, unless there is an `agreement`. `check` is
+  /// Checks and agreement of ranks over either kind of memory: collective, unless there is an `agreement`. `check` is
   /// of one of them.
   template <class Check>
   void agree(std::shared_ptr<const Plan> plan, Communicator& control, const AttnBackend& backend, MemoryKind memory,

@@ -11,7 +11,7 @@ namespace tangram {
 
 namespace {
 
-/// What becomes of a pass of `num_stages`.
+/// Attention calls of a pass with `num_stages`.
 KeyCalls resolve_calls(DeviceOverlap wanted, int num_stages, int num_ranks, const GpuAbilities& abilities) {
   if (wanted == DeviceOverlap::kStages) return KeyCalls::kByStage;
   if (wanted == DeviceOverlap::kNone || num_stages == 1) return KeyCalls::kOnce;

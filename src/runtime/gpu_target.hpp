@@ -12,7 +12,7 @@
 
 namespace tangram {
 
-/// What a transport and a backend can do, as far as programs depend on it.
+/// Abilities of a transport and a backend on which programs depend.
 struct GpuAbilities {
   KernelTransfers transfers;
   std::string_view transport = "the transport", backend = "the backend";  ///< their names, for errors

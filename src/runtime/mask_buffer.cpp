@@ -43,7 +43,7 @@ Mask mask_of(const CuSeqlens& documents) {
   return sliding_window_mask(ends(documents.q), ends(documents.k == nullptr ? documents.q : documents.k), window);
 }
 
-/// Of a head group.
+/// Mask of one head group.
 Mask mask_of(const BlockTable& table, const AttnShape& shape, int64_t group) {
   const int64_t rows = (shape.seqlen_q + table.block_size - 1) / table.block_size;
   const int64_t first = group * rows * table.width * (table.is_int64 ? 8 : 4);

@@ -61,7 +61,7 @@ uint64_t hash_of_dispatch(const Plan& plan) {
   return hasher.value();
 }
 
-/// Of what is left beside mask, heads and dispatch.
+/// Hash of the config without mask, heads and dispatch.
 uint64_t hash_of_config(const Plan& plan) {
   Hasher hasher;
   hasher.add(static_cast<uint64_t>(plan.config.cp_size));

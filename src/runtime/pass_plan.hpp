@@ -17,7 +17,7 @@
 
 namespace tangram {
 
-/// What all ranks must share of a plan, and of a pass over it.
+/// Fingerprint of the facts of a plan, and of a pass over it, that must be equal on all ranks.
 CallFingerprint fingerprint_of(const Plan& plan);
 CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args);
 CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistBackwardArgs& args);
@@ -41,7 +41,8 @@ class SharedFingerprint {
 void agree_on_plan(Communicator& communicator, const CallFingerprint& plan);
 void agree_on_call(Communicator& communicator, const CallFingerprint& call);
 
-/// Of what must be alike on all ranks beside the plan, on GPUs; without what agree_on_heads compares.
+/// Hash of the options that must be equal on all ranks of GPUs beside the plan, without those that agree_on_heads
+/// compares.
 uint64_t hash_of_options(const DistAttentionOptions& options, const AttnBackend& backend);
 
 /// Throws InvalidArgument unless the plan is for `size` ranks; asserts that stages of K/V are consistent.

@@ -15,17 +15,17 @@ class PlanExecutor {
  public:
   virtual ~PlanExecutor() = default;
 
-  /// As DistAttention's, checks included.
+  /// Run one pass, like DistAttention::forward and backward, checks included.
   virtual void forward(const DistForwardArgs& args, void* stream) = 0;
   virtual void backward(const DistBackwardArgs& args, void* stream) = 0;
-  /// As DistAttention's.
+  /// See DistAttention::met_peers and device_bytes.
   virtual bool met_peers() const { return true; }
   virtual int64_t device_bytes() const { return 0; }
   virtual int64_t forward_workspace_bytes() const { return 0; }
   virtual int64_t backward_workspace_bytes() const { return 0; }
 };
 
-/// Over host memory. `context` has plan, rank, communicator and backend, and must outlive the object.
+/// Executor over host memory. `context` has plan, rank, communicator and backend, and must outlive the object.
 std::unique_ptr<PlanExecutor> make_host_attention(RankContext& context);
 
 }  // namespace tangram

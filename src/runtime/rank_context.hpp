@@ -41,7 +41,7 @@ class PassRecorder {
   void wait(CommHandle& handle, TraceKind wait_kind, TraceKind transfer_kind, int stage);
 
   HostTensor allocate(DType dtype, int64_t rows, int heads, int dim);
-  /// The same, full of NaN under TANGRAM_SANITY_CHECK, so that a row that is used before it came shows.
+  /// Like allocate(), filled with NaN under TANGRAM_SANITY_CHECK, so that use of a row before it arrives shows.
   HostTensor allocate_poisoned(DType dtype, int64_t rows, int heads, int dim);
   /// Gives back what one of these allocated.
   void release(HostTensor& tensor);
@@ -88,7 +88,7 @@ void check_for_all(Communicator& communicator, bool will_communicate, Check chec
   }
 }
 
-/// The same where the ranks agree without meeting.
+/// Check whose result ranks share through an Agreement, without a barrier.
 template <class Check>
 void check_for_all(Agreement& agreement, Check check) {
   try {

@@ -53,7 +53,7 @@ struct FloatCopy {
   float value = 0;
 };
 
-/// What the caller of a pass gives. Tensors that a pass only reads are not written.
+/// Arguments of a pass. Tensors that a pass only reads are not written.
 struct ProgramArguments {
   std::array<TensorView, kNumMemories> tensors;
   std::array<float*, kNumMemories> floats{};
@@ -96,7 +96,7 @@ class ProgramRunner {
   /// Program::row_lists[number]; programs for the host have none.
   virtual RowListsView row_lists(int number) const;
   RowListsView row_lists(const RowListsRef& ref) const;
-  /// What programs for the host do not have.
+  /// Operations that programs for the host do not have.
   virtual void open(const OpenOp& op);
   virtual void finish(const FinishOp& op);
   virtual void wait_send(int cast);
@@ -121,7 +121,7 @@ class ProgramRunner {
  private:
   struct Visitor;
 
-  /// What calls of both passes have.
+  /// Arguments that calls of both passes share.
   template <class Call>
   Call call_of(const AttendOp& op) const;
   AttnForwardArgs forward_call(const AttendOp& op) const;

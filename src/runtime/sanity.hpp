@@ -12,8 +12,8 @@
 
 namespace tangram {
 
-/// Plays the programs of all ranks before the first call of a kind runs, for groups of two to four ranks and up to 2^20
-/// rows times heads.
+/// Verifies the programs of all ranks before the first call of a kind runs, for groups of two to four ranks and up to
+/// 2^20 rows times heads.
 class ProgramCheck {
  public:
   /// Throws InvalidArgument where the programs of `call`, with or without kept rows, are not free of faults.

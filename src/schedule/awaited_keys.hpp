@@ -30,7 +30,7 @@ class AwaitedKeys {
   /// Awaited keys, in whole granules.
   int64_t num_keys() const;
 
-  /// Of every granule the bits of the flags that it needs; without awaited keys all 0.
+  /// Flag bits that each granule of keys needs; all 0 without awaited keys.
   const std::vector<uint64_t>& needed() const { return needed_; }
   /// The flag of each bit.
   const std::vector<int32_t>& flags() const { return flags_; }

@@ -80,7 +80,7 @@ BlockImageLayout::BlockImageLayout(const AttnShape& shape, int tile_rows, const 
           capacity.head_groups, shape.num_heads_kv);
   max_groups_ = capacity_.max_slices * (capacity.block_size / kGroupKeys);
   const auto all_tiles = [&](int pass) { return num_tiles(pass) * capacity.head_groups; };
-  // Of runs as they are each block may be one, in all tiles of its queries.
+  // Without gathering, each block may be a run of its own, in all tiles of its queries.
   max_runs_ = kBlockRunsPerTile * all_tiles(0);
   if (!gathers_) max_runs_ += capacity_.max_slices * tiles_[0].count(static_cast<int32_t>(capacity.block_size));
   max_masks_ = std::max(2, tile_rows / kGroupKeys) * all_tiles(1) + max_groups_ / 8;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// All lists of a mask of small blocks in one block of memory, for the kernels that gather keys: as mask_image.hpp is
-// for kernels that do not.
+// All lists of a block-sparse mask in one block of memory, for the kernels that gather keys; mask_image.hpp is for
+// kernels that do not.
 #pragma once
 
 #include <cstddef>
@@ -30,26 +30,26 @@ inline constexpr int kBlockRunsPerTile = 3;
 /// Masks of groups on the diagonal, of blocks that are causal: see BlockBuild.
 inline constexpr int kDiagonalMasks = 8;
 
-/// Tiles of the forward pass where they are not those of the backward one, or not gathered: blocks that fill steps are
+/// Tiles of the forward pass if they differ from the backward tiles, or are not gathered: blocks that fill steps are
 /// listed as they are, in runs.
 struct ForwardTiles {
   TileShape shape;
   bool gathers = true;
 };
 
-/// What one mask shows, tile by tile.
+/// Lists of one mask, tile by tile.
 struct BlockMask {
   GatheredList forward;
   GroupList backward;
   KeyLists keys;  ///< in place of `backward`, where keys rest
 };
 
-/// NOTE [block image] Every tile of every head group has a work tile in both passes, whatever the mask, so that what is
-/// launched does not depend on it. Where head groups have masks of their own work tiles name theirs, and the order of
-/// work is that of the lists: sections of head groups, in a section the longest work tiles first, of equal ones the
-/// work tiles at the same place. Else work tiles are listed once, and kernels walk head groups in sections of as many.
-/// Runs are those of each mask and tile. Both passes point into one array of groups of keys; indices of groups and
-/// masks count from the begin of the image, since these arrays end it and are as long as the mask wants. Blocks that
+/// NOTE [block image] Every tile of every head group has a work tile in both passes, for any mask, so that the launch
+/// does not depend on the mask. If head groups have masks of their own, work tiles name theirs, and lists give the
+/// order of work. Sections of head groups follow each other; in a section the longest work tiles come first, equal ones
+/// by their place in their mask. Else work tiles are listed once, and kernels walk head groups in sections of as many.
+/// Runs are those of each mask and tile. Both passes point into one array of groups of keys. Indices of groups and
+/// masks count from the begin of the image, since these arrays end it and are as long as the mask needs. Blocks that
 /// fill the tiles of the KV-stationary kernel have lists of these backward (KeyImage), and intervals in the place of
 /// masks.
 class BlockImageLayout {
@@ -59,10 +59,11 @@ class BlockImageLayout {
   BlockImageLayout(const AttnShape& shape, int tile_rows, const MaskCapacity& capacity, const GpuModel& gpu,
                    const std::optional<ForwardTiles>& forward = std::nullopt, bool may_rest = true);
 
-  /// Of the largest image.
+  /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
-  /// What the host makes of a mask; throws InvalidArgument for one whose tiles do not see groups of keys, named.
+  /// Makes the lists of a mask on the host. Throws InvalidArgument that names a tile which does not see whole groups of
+  /// keys.
   BlockMask make(std::span<const AttnSlice> slices) const;
   /// Throws InvalidArgument, naming what is too much, unless the masks fit.
   void check(std::span<const BlockMask> masks) const;
@@ -86,21 +87,21 @@ class BlockImageLayout {
   /// Whether keys rest in the backward pass; else it gathers.
   bool kv_stationary() const { return keys_rest_; }
   const KeyImage& keys() const { return keys_; }
-  /// What sizes of blocks must be multiples of.
+  /// Number of which block sizes must be multiples.
   int64_t block_multiple() const;
-  /// Of the forward pass (0), and of the backward one (1).
+  /// Query tiles of the forward pass (`pass` 0), key tiles of the backward pass (1).
   const RegularTiles& tiles(int pass) const { return tiles_[pass]; }
   int64_t num_tiles(int pass) const { return tiles_[pass].count(); }
   /// Groups of query heads that share tiles.
   int num_head_groups() const { return num_head_groups_; }
-  /// Of them those for which work tiles are listed: all, or one that stands for all.
+  /// Head groups whose work tiles are listed: all, or one that stands for all.
   int listed_head_groups() const { return capacity_.head_groups > 1 ? num_head_groups_ : 1; }
   int64_t num_work_tiles(int pass) const { return num_tiles(pass) * listed_head_groups(); }
   /// Head groups of a section: keys and values, and backward their sums too, of these share the L2 cache.
   int forward_section() const { return sections_[0]; }
   int backward_section() const { return sections_[1]; }
-  /// Groups of keys of all masks, forward. Backward tiles of a block may list them one by one in masks of the host, of
-  /// which the last ones differ where blocks are causal.
+  /// Groups of keys of all masks, forward. Backward tiles of a block may list keys one by one in masks of the host; the
+  /// last ones differ if blocks are causal.
   int64_t max_groups() const { return max_groups_; }
   int64_t max_backward_groups() const { return max_groups_ * (capacity_.block_size / tile_rows_); }
   int64_t max_masks() const { return max_masks_; }

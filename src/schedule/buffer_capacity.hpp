@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What masks as data (tangram/mask_data.hpp) need of a buffer whose kernels do not gather, by what is known without the
-// data; for kernels that gather, builder::block_lists_of.
+// Capacity that masks as data (tangram/mask_data.hpp) need in a buffer whose kernels do not gather, computed without
+// the data. For kernels that gather see builder::block_lists_of.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace tangram::schedule {
 inline constexpr int64_t kLeastBlock = 16;
 
 /// Whether blocks of such a capacity fill the steps of kernels that do not gather, and are the same for all heads, as
-/// these want them.
+/// these kernels need.
 bool fills_steps(const MaskCapacity& capacity);
 
-/// What lists have room for in a buffer that does not gather: as `capacity` says, but for blocks that fill steps.
+/// Capacity of the lists of a buffer that does not gather: `capacity`, except for blocks that fill steps.
 MaskCapacity list_capacity(const MaskCapacity& capacity);
 
 /// Throws InvalidArgument for data that a buffer made for blocks does not take.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which forward kernel a mask gets, and the lists that it walks: whole work tiles, work tiles in parts, or gathered
-// runs; how many query heads share a tile, and how many groups of such heads share the L2 cache. Pure functions of the
-// mask, the shape and what the backend has (KernelTable). Backward: choose_sparse_backward.hpp.
+// Which forward kernel a mask gets, and the lists that it walks: whole work tiles, split-KV work tiles, or gathered
+// runs. Also how many query heads share a tile, and how many groups of such heads share the L2 cache. Pure functions of
+// the mask, the shape and what the backend has (KernelTable). Backward: choose_sparse_backward.hpp.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,19 @@ namespace tangram::schedule {
 
 /// Heads that share a tile: the largest power of two that divides the query heads of a key head, at most 64.
 int packed_heads(const AttnShape& shape);
-/// The same of tiles of the forward pass, where some kernels take any number that divides those heads: as many as leave
-/// few rows of a tile unused.
+/// Packed query heads of forward tiles. Some kernels take any divisor of the heads of a K/V head: as many as leave few
+/// rows of a tile unused.
 int packed_heads(const KernelTable& kernels, const AttnShape& shape, ForwardWorkTiles work_tiles);
 /// The work tiles of the forward kernels for this shape that do not gather.
 ForwardWorkTiles plain_work_tiles(const KernelTable& kernels, const AttnShape& shape);
 /// The tiles of their lists.
 TileShape forward_tile(const KernelTable& kernels, const AttnShape& shape);
 
-/// What a forward pass reads of a key of a key head, K and V.
+/// Bytes that a forward pass reads of a key of a K/V head, K and V.
 inline int64_t forward_bytes_of_key(const AttnShape& shape) { return int64_t{2} * (shape.head_dim + shape.head_dim_v); }
-/// Head groups that what belongs to them, `bytes_of_key` for each key of a key head, lets stay in the L2 cache, whole
-/// key heads at a time, in sections of equal size. A section must last four times as long as the longest work tile,
-/// though, or the multiprocessors would wait for those with which the last section begins.
+/// Number of head groups whose data, `bytes_of_key` for each key of a K/V head, stays in the L2 cache. Whole K/V heads
+/// at a time, in sections of equal size. A section must last four times as long as the longest work tile, though.
+/// Otherwise multiprocessors would wait for the work tiles with which the last section begins.
 int32_t groups_per_section(const GpuModel& gpu, const AttnShape& shape, int64_t bytes_of_key, int64_t total_steps,
                            int64_t longest_steps, int pack);
 
@@ -47,21 +47,22 @@ TileList list_forward_tiles(std::span<const AttnSlice> slices, const AttnShape& 
 ForwardLists choose_forward(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu,
                             std::span<const KeyReadyFlag> ready_flags = {});
-/// Of one mask, and of its tile list for kernels that do not gather.
+/// Forward lists of one mask, from its tile list for kernels that do not gather.
 ForwardLists choose_forward(TileList tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                             const KernelTable& kernels, const GpuModel& gpu);
 
-/// What a padded slot holds: lists of any mask of a capacity (ImageLayout), or of small blocks (BlockImageLayout).
+/// Contents of a padded slot: lists of any mask of a capacity (ImageLayout), or of small blocks (BlockImageLayout).
 struct PaddedChoice {
   bool is_of_blocks = false;
   ForwardWorkTiles work_tiles = ForwardWorkTiles::kPlain;
   TileShape tile;         ///< of the forward pass
   MaskCapacity capacity;  ///< of the lists
-  // Of blocks: whether the forward kernel gathers runs, and whether backward kernels are KV-stationary.
+  // Block-sparse masks: whether the forward kernel gathers runs, and whether backward kernels are KV-stationary.
   bool gathers = false;
   bool kv_stationary = false;
 };
-/// Of the capacity alone. Throws InvalidArgument for blocks of head dims that no kernel gathers.
+/// Kernel choice of a padded slot, a function of the capacity alone. Throws InvalidArgument for blocks of head dims
+/// that no kernel gathers.
 PaddedChoice choose_padded(const AttnShape& shape, const MaskCapacity& capacity, const KernelTable& kernels,
                            const GpuModel& gpu);
 

@@ -14,8 +14,8 @@
 namespace tangram::schedule {
 namespace {
 
-// Of a multiprocessor, in steps of the KV-stationary kernel, which take 2.3 us where few of their cells are visible
-// (docs/devlog/2026-11-25-gathered-backward.md).
+// Costs of a multiprocessor, in steps of the KV-stationary kernel, which take 2.3 us where few of their cells are
+// visible (docs/devlog/2026-11-25-gathered-backward.md).
 constexpr double kStepCost = 2.55;
 constexpr double kWorkTileCost = 2.5;
 // Where it computes fewer cells than this for each visible one, there is nothing to gain.
@@ -49,7 +49,7 @@ int64_t SparseBackwardChoice::num_tiles() const {
   return (shape_.seqlen_q + rows - 1) / rows;
 }
 
-/// Of all heads.
+/// Visible cells of all query heads.
 double SparseBackwardChoice::visible_cells() const {
   const double heads = static_cast<double>(shape_.num_heads_q) / static_cast<double>(masks_.size());
   double visible = 0;
@@ -59,7 +59,7 @@ double SparseBackwardChoice::visible_cells() const {
   return visible;
 }
 
-/// What these kernels take at least, if all steps were full, in steps of the others.
+/// Least cost of these kernels, if all steps were full, in steps of the other kernels.
 double SparseBackwardChoice::least_cost() const {
   const double work_tiles = static_cast<double>(num_tiles()) * (shape_.num_heads_q / packed_heads(shape_));
   const auto [rows, keys] = kernels_.backward_sparse;
@@ -84,7 +84,7 @@ double SparseBackwardChoice::most_steps_kv_stationary() const {
   return steps * shape_.num_heads_q / static_cast<double>(masks_.size());
 }
 
-/// As if tiles began at multiples of their rows.
+/// Steps of the KV-stationary kernel if tiles began at multiples of their rows.
 double SparseBackwardChoice::estimate_steps_kv_stationary() const {
   const int64_t tile_keys = kernels_.backward.block_m, tile_queries = kernels_.backward.block_n;
   const auto words = static_cast<size_t>((shape_.seqlen_k + 64 * tile_keys - 1) / (64 * tile_keys));

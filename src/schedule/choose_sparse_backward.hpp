@@ -18,18 +18,18 @@ namespace tangram::schedule {
 /// Steps of the KV-stationary kernels, of all heads.
 double kv_stationary_steps(const WorkList& work);
 
-/// Of a mask, or of masks of as many groups of heads. What it is made of must outlive it.
+/// Choice of the backward kernel for a mask, or one mask per head group. Constructor arguments must outlive it.
 class SparseBackwardChoice {
  public:
   SparseBackwardChoice(std::span<const std::span<const AttnSlice>> masks, const AttnShape& shape,
                        const KernelTable& kernels)
       : masks_(masks), shape_(shape), kernels_(kernels) {}
 
-  /// The list of calls that are predicted to end sooner with these kernels than with kernels that take so many steps;
-  /// nothing for others, where the backend has no such kernels, and where group_work_tiles() has no list.
+  /// The list of calls that are predicted to end sooner with these kernels than with `kv_stationary_steps` of the
+  /// KV-stationary kernels. Empty for other calls, without such kernels, and if group_work_tiles() has no list.
   std::optional<GroupList> choose(double kv_stationary_steps) const;
 
-  /// The same without a list of work, only where these kernels are clearly faster: steps are counted as if tiles began
+  /// Choice without a work list; a result only if these kernels are clearly faster. Steps are counted as if tiles began
   /// at multiples of their rows, and tiles that follow the mask may be fewer. O(slices) for most masks, else of the
   /// tiles that slices touch.
   std::optional<GroupList> choose_early() const;

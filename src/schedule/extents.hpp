@@ -24,18 +24,18 @@ struct Extents {
   std::vector<Extent> of_keys;
   std::vector<size_t> work_tile;  ///< the indices of these work tiles in their tile list
   std::vector<size_t> order;      ///< the schedule: indices into of_keys, longest first unless keys are awaited
-  /// The same indices by what shares queries (documents), those with the longest work tile first, and in each longest
-  /// first; and where in this vector each group ends.
+  /// Indices grouped by shared queries (documents): group with the longest work tile first, longest first in each.
+  /// group_ends: end of each group.
   std::vector<size_t> by_group;
   std::vector<size_t> group_ends;
 };
-/// Of work tiles in the order of their keys.
+/// Extents of work tiles that are in the order of their keys.
 Extents make_extents(std::vector<Extent> of_keys);
-/// Of a transposed tile list; fills `work_tile`.
+/// Extents of a transposed tile list; fills `work_tile`.
 Extents measure_extents(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles);
 
-/// See is_scattered and are_unequal (tile_schedule_heuristic.hpp): of all work tiles, what they visit, and the tiles
-/// from first to last; how many visit any, and how many of these are long.
+/// Input of is_scattered and are_unequal (tile_schedule_heuristic.hpp), over all work tiles. Tiles that they visit,
+/// tiles from first to last, number of work tiles that visit any, and how many of these are long.
 struct Visits {
   int64_t tiles = 0;
   int64_t between = 0;
@@ -44,9 +44,9 @@ struct Visits {
 };
 Visits visits_of(const Extents& extents);
 
-/// How unequal the work tiles are that meet at one query tile: how far they lie from the median (root mean square, so
-/// that few long work tiles count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and
-/// full documents, about 0.25 for causal ones.
+/// How unequal the work tiles are that meet at one query tile. Root mean square distance from the median (so that few
+/// long work tiles count), as a share of their mean length, over sampled tiles. 0 for full masks, windows and full
+/// documents, about 0.25 for causal ones.
 double length_spread(const TileList& tiles, const std::vector<RangeQueryTiles>& run_tiles, int64_t num_q_tiles);
 
 /// The direction in which a work tile meets those scheduled before it where they have already been, and whether

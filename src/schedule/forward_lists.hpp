@@ -34,7 +34,7 @@ struct ForwardLists {
   ForwardChoice choice;
   int num_masks = 1;
   int64_t num_part_rows = 0;  ///< of the workspace: a row has room for all heads, so that masks share rows
-  // Of one mask: steps of all work tiles of a head group, and of the longest.
+  // One mask: steps of all work tiles of a head group, and of the longest.
   int64_t total_steps = 0, longest_steps = 0;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which groups of 16 keys each query tile sees, and where only some of its rows see a group: what the Q-stationary
-// backward kernel walks, which gathers keys.
+// Lists of the Q-stationary backward kernel, which gathers keys. They hold the groups of 16 keys that each query tile
+// sees, and masks of groups that only some of its rows see.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,8 @@
 
 namespace tangram::schedule {
 
-/// Query rows [row_begin, row_end), of which each sees the keys of `num_groups` entries of GroupList::groups from
-/// group_begin on and no others; of the last `num_masked` of these only what GroupList::masks say, from those of
-/// mask_begin on.
+/// Query rows [row_begin, row_end) of one work tile. Each sees the keys of `num_groups` entries of GroupList::groups
+/// from group_begin on and no others. The last `num_masked` groups are masked by GroupList::masks from mask_begin on.
 struct alignas(16) GroupWorkTile {
   int32_t row_begin;
   int32_t row_end;
@@ -31,7 +30,7 @@ struct alignas(16) GroupWorkTile {
   friend bool operator==(const GroupWorkTile&, const GroupWorkTile&) = default;
 };
 
-/// Of one key: a bit for each packed row of the work tile, row r being query row r / pack.
+/// Visibility of one key: a bit for each packed row of the work tile, row r being query row r / pack.
 struct alignas(16) RowBits {
   uint32_t words[4];
 };
@@ -45,13 +44,13 @@ struct GroupList {
   std::vector<GroupMask> masks;
 };
 
-/// The work tiles of `tiles`, whose rows times heads that are packed are 128. Nothing where runs are not whole groups
-/// of keys, where groups are masked too often (unless `any_masks`), or where some row of a tile sees nothing and others
-/// do. Equal neighbours share their groups. O(work tiles log work tiles + runs + groups).
+/// The work tiles of `tiles`, whose rows times heads that are packed are 128. Nothing if runs are not whole groups of
+/// keys, or if groups are masked too often (unless `any_masks`). Nothing too if a tile has both rows that see something
+/// and rows that do not. Equal neighbours share their groups. O(work tiles log work tiles + runs + groups).
 std::optional<GroupList> group_work_tiles(const TileList& tiles, bool any_masks = false);
 
-/// One list of those of several masks, mask g being that of `groups_per_mask` head groups from g * groups_per_mask on:
-/// head group after head group, in each the work tiles in the order of its list.
+/// Joins the lists of several masks; mask g is that of `groups_per_mask` head groups from g * groups_per_mask on.
+/// Order: head group after head group, in each the order of its list.
 GroupList join_groups(std::span<const GroupList> lists, int32_t groups_per_mask);
 
 }  // namespace tangram::schedule

@@ -18,8 +18,8 @@ namespace tangram::schedule {
 namespace {
 
 /// How many masks are scheduled together: as many as `cache_bytes` hold, with `bytes` a mask that multiprocessors read
-/// again. But a section must last four times as long as the longest work tile, or multiprocessors would wait for the
-/// work tiles with which the last section begins.
+/// again. But a section must last four times as long as the longest work tile. Otherwise multiprocessors would wait for
+/// the work tiles with which the last section begins.
 int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t total_steps, int64_t longest_steps,
                    int num_sms) {
   const int64_t most = num_masks;
@@ -30,7 +30,7 @@ int masks_together(int num_masks, int64_t bytes, int64_t cache_bytes, int64_t to
   return static_cast<int>((most + sections - 1) / sections);
 }
 
-/// What a mask of `shares` that run together has of the GPU.
+/// The part of a GPU that one of `shares` masks has, if they run together.
 GpuModel share_of(const GpuModel& gpu, int shares) {
   GpuModel share = gpu;
   share.multiprocessors = std::max(gpu.multiprocessors / shares, 1);
@@ -143,7 +143,7 @@ class TileJoiner {
     }
   }
 
-  /// Of equal length those at the same place of their masks together.
+  /// Sorts by length; equal lengths by their place in their masks.
   void schedule_section(size_t begin, size_t end) {
     struct Place {
       int64_t steps;
@@ -236,7 +236,7 @@ class WorkJoiner {
   }
 
  private:
-  /// Of deterministic calls. Queries, dout and sums of dq of a head are what work tiles share
+  /// Masks per section of deterministic calls. Queries, dout and sums of dq of a head are what work tiles share
   /// (ScheduleCandidate::cached).
   static int masks_of_section(std::span<const TileList> transposed, const AttnShape& shape, const GpuModel& gpu) {
     const auto num_masks = static_cast<int>(transposed.size());
@@ -330,8 +330,8 @@ class WorkJoiner {
     return work_tiles;
   }
 
-  /// Of deterministic calls, where the work tiles of a mask wait for each other in the order in which it alone is
-  /// scheduled: sections of masks.
+  /// Schedule of deterministic calls: sections of masks. Work tiles of a mask wait for each other in the order in which
+  /// the mask alone is scheduled.
   std::vector<WorkTile> schedule_in_turns() {
     int32_t accum_tiles = 0;
     std::vector<Queue> queues;

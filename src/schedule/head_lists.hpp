@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// One list of work tiles for head groups that see different cells: the lists of each group's mask, joined and scheduled
-// as one launch walks them.
+// One list of work tiles for head groups that see different pairs. It joins the lists of each group's mask, in the
+// order in which one launch walks them.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ namespace tangram::schedule {
 ForwardLists join_tiles(std::span<const TileList> masks, const AttnShape& shape, int64_t num_groups,
                         const GpuModel& gpu, const GatherableTiles& gatherable, bool may_split = true);
 
-/// What a backward kernel walks of the masks, of which `transposed[g]` is the tile list of the transposed `slices[g]`.
+/// Work list of a backward kernel for the masks; `transposed[g]` is the tile list of the transposed `slices[g]`.
 ///
-/// NOTE [tables of masks] Query tiles, and which of their rows are seen, differ between masks: WorkList::q_tiles is a
-/// table for each, all as long as the longest, with empty tiles behind, and runs of mask g name tiles of its table.
-/// Kernels place what belongs to (query head, tile) at head * stride + tile. With the length of a table as stride,
-/// what belongs to the next mask begins a head further on, so that no two meet; where a mask is of one query head, a
-/// stride of 0 says the same without gaps.
+/// NOTE [tables of masks] Query tiles, and which of their rows are seen, differ between masks. WorkList::q_tiles is a
+/// table for each mask. All are as long as the longest, with empty tiles at the end; runs of mask g name tiles of its
+/// table. Kernels place what belongs to (query head, tile) at head * stride + tile. The length of a table is the
+/// stride, so the data of the next mask begins a head further on and no two meet. If a mask is of one query head,
+/// stride 0 gives the same places without gaps.
 ///
 /// Additions to an accumulator tile come in the order in which the work tiles of a mask alone would be scheduled.
 WorkList join_work(std::span<const TileList> transposed, std::span<const std::span<const AttnSlice>> slices,

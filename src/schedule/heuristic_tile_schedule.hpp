@@ -11,12 +11,12 @@
 
 namespace tangram::schedule {
 
-/// Of lists that a GPU builds. Without the simulations of choose_tile_schedule.
+/// Tile schedule of lists that a GPU builds, without the simulations of choose_tile_schedule.
 TileSchedule heuristic_tile_schedule(const Extents& extents, const AttnShape& shape, const GpuModel& gpu,
                                      bool deterministic);
 
-/// Of nested masks by that rule: sections of as many query heads as the L2 cache holds what belongs to them, as a
-/// causal mask of the shape is scheduled. A function of shape and GPU, whatever the mask; plays a few makespans.
+/// Tile schedule of nested masks: sections of as many query heads as have their data in L2, as for a causal mask of the
+/// shape. Depends on shape and GPU alone; simulates a few makespans.
 TileSchedule l2_tile_schedule(const AttnShape& shape, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

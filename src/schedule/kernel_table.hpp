@@ -26,7 +26,7 @@ struct WorkTileShape {
 
 /// The kernels of a backend for one pair of head dims. Abilities that a backend has not are left as they are here.
 struct KernelTable {
-  /// By ForwardWorkTiles; of kMany and kGathered, where there are no others, those of kPlain.
+  /// Work tiles by ForwardWorkTiles; kMany and kGathered equal kPlain if they have none of their own.
   WorkTileShape forward[4];
   /// Rows of queries times heads from which work tiles of kMany are taken.
   int64_t many_rows = std::numeric_limits<int64_t>::max();
@@ -38,13 +38,13 @@ struct KernelTable {
   bool aligns_work_tiles = false;  ///< Besides, some take work tiles of kAligned.
   bool fetches_ranges = false;     ///< There are forward kernels that fetch the runs of a work tile ahead.
 
-  /// Of KV-stationary backward kernels: keys of a work tile by queries of a step.
+  /// KV-stationary backward kernels: keys of a work tile by queries of a step.
   TileShape backward{128, 64, true};
-  /// Of their sums of dq, and of dk and dv: head dims, padded to those of the compiled kernel.
+  /// Head dims of their sums of dq, dk and of dv, padded to those of the compiled kernel.
   int backward_head_dim = 0, backward_head_dim_v = 0;
   /// Kernels that take work tiles, and join pieces, each for itself.
   int backward_kernels = 1;
-  /// Of Q-stationary backward kernels that gather groups of keys; without rows there are none.
+  /// Work tiles of Q-stationary backward kernels that gather groups of keys; 0 rows: no such kernel.
   WorkTileShape backward_sparse;
 
   const WorkTileShape& of(ForwardWorkTiles work_tiles) const { return forward[static_cast<int>(work_tiles)]; }

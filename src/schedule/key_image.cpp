@@ -18,13 +18,13 @@ namespace tangram::schedule {
 namespace {
 
 constexpr size_t kAlignment = 256;
-// Of a tile of keys runs with intervals are those on diagonals, of masks of the host: one or two.
+// A key tile of a host-built mask has one or two runs with intervals, those on diagonals.
 constexpr int64_t kIntervalsPerTile = 2 * kKeyTileRows;
 
 int64_t tiles_of_keys(const AttnShape& shape) { return (shape.seqlen_k + kKeyTileRows - 1) / kKeyTileRows; }
 
-/// As masks of the host have them, whatever will be chosen: more where a multiprocessor would have few work tiles of
-/// unequal length, and where these wait for memory.
+/// Head splits as for host-built masks, whichever schedule is chosen. More if a multiprocessor has few work tiles of
+/// unequal length, and if they wait for memory.
 int32_t pieces_of(const AttnShape& shape, int64_t num_tiles, const GpuModel& gpu) {
   constexpr int64_t kWorkTilesEach = 8;
   const int group = shape.num_heads_q / shape.num_heads_kv;
@@ -64,7 +64,7 @@ KeyImage::KeyImage(const AttnShape& shape, const MaskCapacity& capacity, const G
           "MaskBuffer: tiles of keys, of all K/V heads and their pieces, must stay below 2^31 (got {} tiles, "
           "num_heads_kv={}, {} pieces)",
           num_tiles, shape.num_heads_kv, schedule_.head_splits);
-  // Of causal blocks all columns reach the end.
+  // Columns of causal blocks all reach the end.
   walk_ = {.descending = true, .heads_innermost = scatters_heads_inside(shape.head_dim)};
   num_q_tiles_ = static_cast<int32_t>((shape.seqlen_q + kKeyStepQueries - 1) / kKeyStepQueries);
   max_runs_ = capacity.max_slices * (capacity.block_size / kKeyTileRows);  // each block may be one, in all its tiles

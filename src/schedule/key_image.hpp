@@ -22,16 +22,16 @@ namespace tangram::schedule {
 /// Keys of a stationary tile, and queries of a step.
 inline constexpr int kKeyTileRows = 128, kKeyStepQueries = 64;
 
-/// How work tiles are scheduled, whatever the mask: every K/V head has one for each tile of keys, also for fully masked
-/// tiles, in equally many pieces. Order: K/V head by K/V head, piece by piece, as scattered_sections() has it, so that
-/// concurrent work tiles share queries. In a piece the longest tiles come first.
+/// Schedule of work tiles, independent of the mask. Every K/V head has one for each key tile, also for fully masked
+/// tiles, with equally many head splits. Order: K/V head by K/V head, piece by piece, as scattered_sections() has it,
+/// so that concurrent work tiles share queries. In a piece the longest tiles come first.
 struct KeyTileSchedule {
   int32_t num_tiles = 0;
   int32_t head_splits = 1;
   int32_t heads_q = 1, heads_kv = 1, masks = 1;
 
   TANGRAM_HOST_DEVICE int32_t num_work_tiles() const { return num_tiles * heads_kv * head_splits; }
-  /// Those of a tile of one mask.
+  /// Work tiles of one key tile of one mask.
   TANGRAM_HOST_DEVICE int32_t work_tiles_of_tile() const { return heads_kv / masks * head_splits; }
   /// Where the i-th of them is scheduled; `before`: tiles of the mask with more to do, or as much and earlier keys.
   TANGRAM_HOST_DEVICE int64_t place(int32_t mask, int32_t i, int64_t before) const {
@@ -55,7 +55,7 @@ struct KeyTileSchedule {
   }
 };
 
-/// What tiles of keys see of one mask of the host.
+/// Lists of key tiles for one mask of the host.
 struct KeyLists {
   std::vector<WorkTile> tiles;  ///< in the order of keys, with what all their work tiles have in common
   std::vector<int32_t> visits;  ///< of each, steps of one query head
@@ -64,8 +64,8 @@ struct KeyLists {
   std::vector<RowInterval> intervals;
 };
 
-/// Whether there are so many tiles that KV-stationary kernels are faster than gathering ones: few tiles in many pieces
-/// spend their time adding these up (docs/devlog/2026-11-25-block-buffers.md).
+/// Whether there are so many tiles that KV-stationary kernels are faster than gathering ones. With few tiles in many
+/// head splits, adding these up takes the time (docs/devlog/2026-11-25-block-buffers.md).
 bool has_many_key_tiles(const AttnShape& shape, const GpuModel& gpu);
 
 /// Whether all queries of each tile see something, or none does, so that kernels need not ask which.

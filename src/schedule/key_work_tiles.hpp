@@ -50,8 +50,8 @@ struct alignas(16) WorkTile {
 };
 static_assert(sizeof(WorkTile) == 64);
 
-/// Deterministic calls: in the order of the walk, the query tiles of a run from `first_tile` up to the next segment's
-/// are this run's to add to as number `turn`. The last segment of a run is followed by one of kNoTile.
+/// Deterministic calls: this run adds as number `turn` to its query tiles from `first_tile` up to the next segment's,
+/// in the order of the walk. The last segment of a run is followed by one of kNoTile.
 struct DqOrderSegment {
   int32_t first_tile = 0;
   int32_t turn = 0;
@@ -67,7 +67,7 @@ struct Walk {
       false;  ///< all query heads of a query tile, then the next tile; else all tiles of a head first
 };
 
-/// What kernels must know of a mask beside its lists.
+/// Data of a mask for kernels, beside its lists.
 struct BackwardMaskInfo {
   int32_t num_work_tiles = 0;
   Walk walk;

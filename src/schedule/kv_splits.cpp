@@ -19,13 +19,13 @@ constexpr double kWholeCost = 1.5;
 constexpr double kPartCost = 2.5;
 // Launch of the combine kernel, in steps.
 constexpr double kMergeCost = 2;
-// Splitting must pay by this factor. It is not tried below so many steps of the longest work tile, or from so many work
-// tiles a multiprocessor on: what the last wave could win is less than what the estimate may be wrong by.
+// Splitting must pay by this factor. Splitting is not tried if the longest work tile has fewer steps, or if a
+// multiprocessor has more work tiles: the gain in the last wave would be below the error of the estimate.
 constexpr double kWantedGain = 1.25;
 constexpr int64_t kLeastSteps = 16;
 constexpr int64_t kMostWorkTiles = 2;
 constexpr int64_t kMostParts = 6;  // per multiprocessor
-// Of masks with more work tiles only the last ones are cut, where the last wave is far from full.
+// If a mask has more work tiles, only the last ones are split, and only if the last wave is far from full.
 constexpr int64_t kMostWorkTilesOfLast = 40;
 constexpr int64_t kMostWavesOfLast = 1;
 constexpr int64_t kLeastStepsOfPart = 3;

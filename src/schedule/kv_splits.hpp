@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Split-KV: cuts the keys of query tiles into parts, for masks with fewer tiles than multiprocessors (few query rows,
+// Split-KV: cuts the keys of query tiles into parts. For masks with fewer tiles than multiprocessors (few query rows,
 // many keys) or a last wave that is far from full.
 #pragma once
 
@@ -18,8 +18,8 @@ struct GpuModel;  // src/machine/gpu_model.hpp; not included, so that its change
 
 namespace tangram::schedule {
 
-/// A query tile in parts, and where they leave their results: `num_parts` blocks of `num_rows` workspace rows, one
-/// after the other, in the order of the parts' keys.
+/// A query tile in parts, and the place of their results. These are `num_parts` blocks of `num_rows` workspace rows,
+/// one after the other, in the order of the parts' keys.
 struct TileParts {
   int32_t row_begin = 0;
   int32_t num_rows = 0;
@@ -40,17 +40,17 @@ struct PartList {
 /// Cuts each work tile into parts of equal length that have at most `max_steps` steps (tiles of keys). Cuts lie at
 /// multiples of block_n from the begin of a run, so that there are no more steps than before.
 PartList cut_work_tiles(const TileList& tiles, int64_t max_steps);
-/// The same, work tile i into num_parts[i] parts.
+/// Cuts work tile i into num_parts[i] parts.
 PartList cut_work_tiles(const TileList& tiles, const std::vector<int64_t>& num_parts);
 
-/// The work tiles in parts if that is much faster, by a simulation of the schedule and of the cost of combining parts;
+/// Splits the work tiles if that is much faster, by a simulation of the schedule and of the cost of combining parts.
 /// nullopt otherwise, always for many tiles. Each work tile runs once for each of `num_groups` groups of heads.
 /// O(tiles), for masks with many tiles O(1).
 std::optional<PartList> split_work_tiles(const TileList& tiles, const AttnShape& shape, int64_t num_groups,
                                          const GpuModel& gpu);
 
-/// Steps that the multiprocessor which ends last is predicted to take, with the cost of work tiles, if whole work tiles
-/// of these steps are scheduled longest first, each once for each of `num_groups` groups of heads.
+/// Predicted steps of the multiprocessor that ends last, with the cost of work tiles, if whole work tiles are scheduled
+/// longest first. Each work tile is scheduled once for each of `num_groups` head groups.
 double whole_work_tiles_steps(std::vector<int64_t> steps, int64_t num_groups, const GpuModel& gpu);
 
 }  // namespace tangram::schedule

@@ -15,7 +15,7 @@ namespace tangram {
 /// A kernel looks up its tile of keys by the granule in which the tile begins.
 inline constexpr int kLocalKvGranule = 16;
 
-/// What is added to keys that lie in no range: their rows are negative.
+/// Offset of keys that lie in no range: their rows are negative.
 inline constexpr int32_t kNoLocalRange = INT32_MIN;
 
 /// Keys [begin, end) are rows [begin + shift, end + shift) of the other tensors, or, with kNoLocalRange, of k and v.
@@ -28,12 +28,12 @@ struct alignas(16) GranuleRange {
   friend bool operator==(const GranuleRange&, const GranuleRange&) = default;
 };
 
-/// For every granule of keys the range, or what lies between two, of its last key. A tile that lies in a range is
-/// looked up in vain only when it begins less than a granule before the range's end: both tensors must hold such
-/// keys. Throws InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
+/// Range of the last key of every granule, or the gap between two ranges. The lookup of a tile inside a range fails
+/// only if it begins less than a granule before the range's end: both tensors must hold such keys. Throws
+/// InvalidArgument for ranges that are not in [0, seqlen_k) or overlap.
 std::vector<GranuleRange> local_ranges_of_granules(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k);
 
-/// The same table in memory of the host, aligned to 16, for calls whose ranges change under them
+/// Local K/V table in host memory, aligned to 16, for calls whose ranges change between launches
 /// (AttnForwardArgs::local_kv_table), and its bytes for `seqlen_k` keys.
 int64_t local_kv_table_bytes(int64_t seqlen_k);
 void write_local_kv_table(std::span<const LocalKvRange> local_ranges, int64_t seqlen_k, std::byte* to);

@@ -16,7 +16,7 @@ namespace tangram::schedule {
 
 namespace {
 
-/// What pieces of work tiles take, in half steps, of which all costs are multiples.
+/// Costs of head splits of work tiles, in half steps, of which all costs are multiples.
 class PieceCosts {
  public:
   PieceCosts(int group, bool all_together, const WorkTileCosts& costs) : of_(static_cast<size_t>(group) + 1) {
@@ -30,9 +30,9 @@ class PieceCosts {
 
   static int64_t halves(double steps) { return static_cast<int64_t>(std::ceil(2 * steps)); }
 
-  /// Of a work tile in so many pieces. Where they are uneven (is_even), of a small one; a large one has one head more.
+  /// Half steps of one split of a work tile. Uneven splits (is_even): the smaller one; a larger one has one head more.
   int64_t of(int64_t count, int head_splits) const { return count * at(head_splits).tile + at(head_splits).cost; }
-  /// Of all pieces of a work tile; at least, where it has no steps.
+  /// Half steps of all splits of a work tile; without steps the least that it costs.
   int64_t of_all(int64_t count, int head_splits) const {
     return count == 0 ? at(1).cost
                       : 2 * count * static_cast<int64_t>(of_.size() - 1) + head_splits * at(head_splits).cost;
@@ -124,8 +124,8 @@ std::optional<Bounds> makespan_bounds(const Setting& in, const TileSchedule& how
       const int64_t count = in.extents.of_keys[order[at]].count;
       scheduled += heads * piece_costs.of_all(count, pieces_of(count));
     }
-    // Of a section, half steps from the begin of a work tile on, and how long after the group's end by an even share a
-    // work tile ends at most.
+    // One section: half steps from the begin of a work tile on, and the latest end of a work tile beyond the group's
+    // even share.
     struct Section {
       int64_t rest = 0;
       double late = 0;

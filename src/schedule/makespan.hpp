@@ -13,7 +13,7 @@
 
 namespace tangram::schedule {
 
-/// What a work tile costs beside its steps, in steps; others lose as much or more
+/// Cost of a work tile beside its steps, in steps; others lose as much or more
 /// (benchmarks/schedule/fit_tile_schedules.cpp).
 struct WorkTileCosts {
   double work_tile = 3;  ///< its begin and end

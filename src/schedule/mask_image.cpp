@@ -18,13 +18,13 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 // What a list is given beside its tiles: see MaskCapacity::slices. A run of a document has two or three turn segments,
-// the more, the more runs meet at a query tile. One of a window of w keys has w / 128, and with as many to the right
-// twice that, since runs end or begin at every query tile: tiles have room for windows of 16K keys.
+// the more, the more runs meet at a query tile. A window of w keys needs w / 128 runs, and twice that with as many keys
+// to the right, since runs end or begin at every query tile. Tiles have room for windows of 16K keys.
 constexpr int64_t kRunsPerTile = 2, kSegmentsPerRun = 8, kSegmentsPerTile = 112;
 
 int64_t tiles_of(int64_t rows, int block) { return (rows + block - 1) / block; }
 
-/// Of a slice of up to 128 rows, wherever it begins, and some more.
+/// Runs of a slice of up to 128 rows, wherever it begins, with reserve.
 int64_t runs_of_slice(int block) { return tiles_of(128, block) + 3; }
 
 /// Places one array behind the other, each aligned.

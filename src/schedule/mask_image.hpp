@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// All lists of a mask in one block, at places that depend on a capacity alone: kernels that were given the places once,
-// in a captured graph, read there whatever mask was copied last.
+// All lists of a mask in one block, at places that depend on a capacity alone. Kernels that got the places once, in a
+// captured graph, read there whatever mask was copied last.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace tangram::schedule {
 
-/// NOTE [image] Arrays whose length depends on the mask, and that can be long, stand behind each other at the end, so
-/// that a copy ends with what the mask fills. References into them are indices from the begin of the image:
+/// NOTE [image] Long arrays whose length depends on the mask are at the end, one after the other. So a copy ends with
+/// the last entry that the mask fills. References into them are indices from the begin of the image:
 /// TileRange::interval_begin, RangeQueryTiles::segment. Query tiles that a mask leaves unused are empty; those of the
 /// forward pass (TileList::work_tiles) are always as many.
 class ImageLayout {
@@ -26,7 +26,7 @@ class ImageLayout {
   ImageLayout(const AttnShape& shape, const TileShape& forward, const TileShape& backward,
               const MaskCapacity& capacity);
 
-  /// Of the largest image.
+  /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
   /// Throws InvalidArgument, naming what is too much, unless the lists fit: those of a pass for which the capacity is

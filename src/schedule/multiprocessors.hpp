@@ -40,8 +40,8 @@ class Multiprocessors {
   double end_ = 0;
 };
 
-/// The same where all times are whole numbers, for many equal work tiles at once: what is free when is counted in a
-/// ring of times, of which the last is `farthest` after the first one free.
+/// Multiprocessors whose times are whole numbers, for many equal work tiles at once. A ring counts how many are free at
+/// each time, from the first free one to `farthest` after it.
 class CountedMultiprocessors {
  public:
   CountedMultiprocessors(int num_sms, int64_t farthest)
@@ -75,7 +75,7 @@ class CountedMultiprocessors {
     free_[at & mask_] += static_cast<int32_t>(count);
     any_[(at & mask_) / 64] |= uint64_t{1} << (at % 64);
   }
-  /// To the next time at which one is free; there is one.
+  /// Advances to the next time at which a multiprocessor is free; there must be one.
   void next() {
     uint64_t word = any_[(now_ & mask_) / 64] >> (now_ % 64);
     if (word == 0) {

@@ -174,8 +174,8 @@ class Orderer {
     parts_.insert(after, part);
   }
 
-  /// A run in ranges of whole tiles of keys, which come when their last key does: cuts anywhere else would leave
-  /// tiles partly filled on both sides.
+  /// Cuts a run into ranges of whole key tiles, each ready when its last key is. Cuts elsewhere would leave tiles
+  /// partly filled on both sides.
   void find_whole_tiles(const TileRange& run) {
     const int64_t begin = run.k_begin, block = tiles_.shape.block_n;
     std::vector<LocalRange>& parts = local_ranges_;  // keys counted in tiles

@@ -16,7 +16,7 @@ struct RegularTiles {
   int32_t num_rows = 0, rows = 1, every = 0;
 
   TANGRAM_HOST_DEVICE static int32_t tiles_of(int32_t count, int32_t rows) { return (count + rows - 1) / rows; }
-  /// Of [0, end).
+  /// Number of tiles of rows [0, end).
   TANGRAM_HOST_DEVICE int32_t count(int32_t end) const {
     return every == 0 ? tiles_of(end, rows) : end / every * tiles_of(every, rows) + tiles_of(end % every, rows);
   }

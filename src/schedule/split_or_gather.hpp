@@ -29,10 +29,10 @@ struct GatherableTiles {
   int64_t num_groups = 0;           ///< of heads, of one mask; 0: as many as of other tiles
 };
 
-/// For each of `masks`, which one launch computes, what ends sooner as predicted: where some could be split and some be
-/// gathered, either is done to all that can be, and the other to none. Gathered runs are those of `gatherable`, the
-/// same tiles or others. `shape`, `gpu` and `num_groups`, for each of which a work tile runs once, are the share of one
-/// mask. `may_split`: there are kernels that take parts. What is returned points to the lists that were given.
+/// For each of `masks`, which one launch computes, the option that is predicted to end sooner. If some could be split
+/// and some gathered, one of the two is applied to all masks that allow it. Gathered runs are those of `gatherable`,
+/// the same tiles or others. `shape`, `gpu` and `num_groups`, for each of which a work tile runs once, are the share of
+/// one mask. `may_split`: there are kernels that take parts. What is returned points to the lists that were given.
 std::vector<SplitOrGathered> split_or_gather(std::span<const TileList> masks, const AttnShape& shape,
                                              int64_t num_groups, const GpuModel& gpu, const GatherableTiles& gatherable,
                                              bool may_split = true);

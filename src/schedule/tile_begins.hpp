@@ -12,10 +12,10 @@
 namespace tangram::schedule {
 
 /// Where tiles of `block` rows begin, of canonical slices sorted by their first row. If they follow the mask they begin
-/// anew at a row at which it falls apart when the rows behind it then need fewer tiles, or fill one.
+/// anew at a row at which the mask falls apart, if the rows behind it then need fewer tiles or fill one.
 std::vector<int32_t> tile_begins(const std::vector<AttnSlice>& slices, int64_t num_rows, int64_t block,
                                  bool follows_mask);
-/// The same that begin anew every so many rows.
+/// Begins of tiles that begin anew every `every` rows.
 std::vector<int32_t> tile_begins_anew(int64_t num_rows, int64_t block, int64_t every);
 
 }  // namespace tangram::schedule

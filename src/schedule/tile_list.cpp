@@ -3,7 +3,7 @@
 
 // A sweep over query rows: tiles in order, beside them the slices that are open at those rows. Inside a tile slices are
 // packed into runs first-fit by their first key; docs/design/forward_sm90.md says why runs have no gaps. With a new
-// mask at every step this is part of a step, so that nothing is allocated for a tile, and one slice is one run at once.
+// mask at every step this is part of a step. So nothing is allocated per tile, and one slice is one run at once.
 
 #include "schedule/tile_list.hpp"
 
@@ -122,8 +122,8 @@ class Builder {
     largest_cost_ = std::max(largest_cost_, cost_);
   }
 
-  /// What most tiles are: rows of one slice. The same runs as of its pieces, of all tiles from `tile` on that end at
-  /// `end` or before: every row of a canonical slice sees keys. Returns the tile behind them.
+  /// Adds tiles of rows of one slice, which most tiles are. Runs equal to those of its pieces, for all tiles from
+  /// `tile` on that end at `end` or before: every row of a canonical slice sees keys. Returns the tile behind them.
   size_t add_work_tiles_of(const AttnSlice& slice, const std::vector<int32_t>& begins, size_t tile, int64_t end) {
     auto run_begin = static_cast<int32_t>(list_.runs.size());
     do {
@@ -133,7 +133,7 @@ class Builder {
       const int64_t full_begin = std::max(k_begin, row_end - 1 + slice.min_diag);
       const int64_t full_end = std::min(k_end, row_begin + 1 + slice.max_diag);
       const bool has_full = full_begin < full_end;
-      // As fill_closed_form has them.
+      // Bounds as in fill_closed_form.
       const bool min_binds = slice.min_diag > k_begin - (row_end - 1),
                  max_binds = slice.max_diag < k_end - 1 - row_begin;
       TileRange run;
@@ -167,8 +167,8 @@ class Builder {
     return end;
   }
 
-  /// Work tiles of all tiles from `tile` on that end at `end` or before, of rows that all see the blocks `open`: each
-  /// is a run of its own, as pack_pieces makes them of pieces that share rows. Returns the tile behind them.
+  /// Work tiles of all tiles from `tile` on that end at `end` or before; all of their rows see the blocks `open`. Each
+  /// block is a run of its own, as pack_pieces makes runs of pieces that share rows. Returns the tile behind them.
   size_t add_work_tiles_of_blocks(const std::vector<AttnSlice>& open, const std::vector<int32_t>& begins, size_t tile,
                                   int64_t end) {
     blocks_.clear();

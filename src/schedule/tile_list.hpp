@@ -33,7 +33,7 @@ inline int64_t work_tile_steps(const MaskTile& work_tile, std::span<const TileRa
   return steps;
 }
 
-/// The same mask with queries and keys exchanged, as the backward pass walks it.
+/// The slice with queries and keys exchanged, as the backward pass walks it.
 AttnSlice transposed(const AttnSlice& slice);
 
 /// build_tile_list of transposed slices: work tiles of key rows with runs of query rows.

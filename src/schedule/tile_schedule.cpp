@@ -24,7 +24,7 @@ struct Choice {
   double cost;  // steps
 };
 
-/// Of the order of tiles as it is.
+/// Schedule choice for the given order of tiles.
 Choice choose_form(const Setting& in, double spread, bool deterministic) {
   const ScheduleClass kind = kind_of(in.extents, spread);
   const bool same_begin = choose_direction(in.extents).same_begin;
@@ -35,8 +35,8 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
     if (uneven && kind == ScheduleClass::kNested && form.share_of_rest > 0) return 0.0;
     return (deterministic ? form.deterministic : form.cost_factor)[static_cast<size_t>(kind)];
   };
-  // From the quickest on: none can be better than its slowness times what all must take, and what takes longer than the
-  // best so far need not be played to its end. Of equal ones the first in kScheduleCandidates is meant.
+  // Candidates from the quickest on. None is better than its cost factor times the common work, and a simulation stops
+  // once it takes longer than the best so far. Of equal ones the first in kScheduleCandidates is meant.
   std::array<const ScheduleCandidate*, kScheduleCandidates.size()> forms;
   size_t count = 0;
   for (const ScheduleCandidate& form : kScheduleCandidates) {
@@ -71,11 +71,10 @@ Choice choose_form(const Setting& in, double spread, bool deterministic) {
   return best;
 }
 
-/// Of work tiles that visit tiles here and there: head by head, in pieces that stay together. With smaller heads all
-/// query heads of a tile, one after the other: what a step moves is little, and lies together then. CostFactors as in
-/// kScheduleCandidates, and how unevenly they may end before another form is faster
-/// (docs/devlog/2026-11-26-block-masks.md). Nothing where heads cannot be cut so, or work tiles are so few that they
-/// end more unevenly.
+/// Schedule of work tiles that visit scattered tiles: head by head, in head splits that stay together. With small
+/// heads: all query heads of a tile in turn, since a step moves little then, and from one place. CostFactors as in
+/// kScheduleCandidates; unevenness limits in docs/devlog/2026-11-26-block-masks.md. Nothing if heads cannot be split
+/// so, or if too few work tiles end too unevenly.
 std::optional<TileSchedule> choose_scattered(const Setting& in, const Visits& visits) {
   const bool small = scatters_heads_inside(in.shape.head_dim);
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// In which pieces and in which order the work tiles of a backward pass are scheduled.
+// Tile schedules: head splits and order of the work tiles of a backward pass.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace tangram::schedule {
 
-/// Whether groups of so many query heads have no equal pieces of two heads or more: 5, 7 and other primes. Then pieces
-/// may differ by one head.
+/// Whether `group` query heads of a K/V head have no equal head splits of two heads or more: 5, 7 and other primes.
+/// Then head splits may differ by one head.
 inline bool is_cut_unevenly(int group) {
   for (int divisor = 2; divisor * divisor <= group; ++divisor) {
     if (group % divisor == 0) return false;
@@ -24,29 +24,30 @@ inline bool is_cut_unevenly(int group) {
   return group > 3;
 }
 
-/// Whether the query heads of a K/V head can be cut into so many pieces.
+/// Whether the `group` query heads of a K/V head can be cut into `head_splits`.
 inline bool can_cut(int group, int head_splits) {
   return group % head_splits == 0 || (is_cut_unevenly(group) && 2 * head_splits <= group);
 }
 
-/// The first of `group` heads that belongs to a piece, whose last one ends where the next piece begins.
+/// First of `group` heads in head split number `head_split`, which ends where the next one begins.
 inline int first_head_of_split(int group, int head_splits, int head_split) { return group * head_split / head_splits; }
 
-/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` pieces by query heads. The
-/// pieces of all KV heads, in the order of the heads, are scheduled in sections of `heads_in_l2` of them (0: all), one
-/// section after the other. Within a section the order is `Extents::order`. The last pieces decide how evenly the
-/// multiprocessors end: the last section may have more of them (`last_wave_heads`), and pieces by length may shrink
+/// How the work tiles are cut and scheduled. Every work tile is cut into `head_splits` by query heads. Head
+/// splits of all KV heads, in the order of the heads, are scheduled in sections of `heads_in_l2` splits (0: all), one
+/// section after the other. Within a section the order is `Extents::order`. The last splits decide how evenly the
+/// multiprocessors end. The last section may have more of them (`last_wave_heads`), and splits by length may shrink
 /// towards the end (`guided_divisor`).
 struct TileSchedule {
   int head_splits = 1;
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
-  bool by_document = false;  ///< groups of work tiles that share queries one after the other, each scheduled by itself
-  /// Max steps per piece; 0: no limit. Else a work tile is in as few pieces as that needs (at most `head_splits`). All
-  /// pieces of a work tile are scheduled together, the longest pieces first, and `heads_in_l2` counts KV heads.
+  bool by_document = false;  ///< schedules groups of work tiles that share queries one after the other
+  /// Max steps per head split; 0: no limit. Otherwise a work tile has as few head splits as that needs (at most
+  /// `head_splits`). All splits of a work tile are scheduled together, the longest first, and `heads_in_l2` counts KV
+  /// heads.
   int max_steps = 0;
-  /// With max_steps, unless 0: pieces may be longer than that, by section, as long as one part in so many of all steps
-  /// that are still to be scheduled. So few work tiles are cut before the end.
+  /// With max_steps: unless 0, splits of a section may be longer, up to the remaining steps divided by this (guided
+  /// scheduling). So few work tiles are cut before the end.
   int guided_divisor = 0;
   bool heads_innermost = false;  ///< as in Walk
 
@@ -54,27 +55,28 @@ struct TileSchedule {
 };
 
 /// The fastest of a few candidates (tile_schedule_candidates.hpp) by a simulation of the multiprocessors, times the
-/// candidate's cost factor. `arrives`: when the keys of a tile are there, in steps, by index into of_keys, or empty:
-/// from the start. Then order_by_readiness becomes the order of `extents` if that is faster than to wait where tiles
-/// are. `deterministic`: for calls in which additions happen in scheduled order.
+/// candidate's cost factor. `spread`: how unequal the work tiles at one query tile are (extents.hpp).
+/// `arrives`: steps after which the keys of a tile are ready, by index into of_keys; empty: ready from the start. Then
+/// order_by_readiness becomes the order of `extents` if that is faster than waiting. `deterministic`: for calls in
+/// which additions happen in scheduled order.
 TileSchedule choose_tile_schedule(Extents& extents, double spread, const AttnShape& shape, const GpuModel& gpu,
                                   std::span<const double> arrives = {}, bool deterministic = false);
 
-/// The tiles of `order` in the order in which `num_sms` multiprocessors take them when each takes the longest
-/// one whose keys are there, or if there is none, the one whose keys come next. `arrives`: when the keys of a tile are
-/// there, in steps, by index into of_keys.
+/// The tiles of `order` in the order in which `num_sms` multiprocessors take them. Each takes the longest tile whose
+/// keys are ready or, if there is none, the one whose keys are ready next. `arrives`: as in
+/// choose_tile_schedule.
 std::vector<size_t> order_by_readiness(const Extents& extents, const AttnShape& shape, int num_sms, TileSchedule how,
                                        std::span<const double> arrives);
 
-/// In how many pieces, of at most `most`, a work tile of `steps` is for each of them to have at most `max_steps`.
+/// Number of head splits, at most `most`, of a work tile of `steps` so that each has at most `max_steps`.
 inline int head_splits_for(int64_t max_steps, int64_t steps, int most) {
   int head_splits = 1;
   while (head_splits < most && (steps > max_steps * head_splits || !can_cut(most, head_splits))) ++head_splits;
   return head_splits;
 }
 
-/// Calls visit(index into of_keys, first, last, pieces) in scheduled order: the pieces [first, last) of this key tile
-/// are scheduled one after the other, counted over all KV heads: piece p of head h is number h * pieces + p. Pieces of
+/// Calls visit(index into of_keys, first, last, pieces) in scheduled order. Head splits [first, last) of this key tile
+/// are scheduled one after the other, counted over all KV heads: split p of head h is number h * pieces + p. Pieces of
 /// a work tile come in order, and all query heads see the key tiles in the same order, but with guided_divisor.
 template <typename Visit>
 void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {
@@ -97,7 +99,7 @@ void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSche
       for (size_t at = first; at < last; ++at) visit(order[at], begin, end, head_splits);
     }
   };
-  // The same in pieces by length.
+  // Schedule in head splits by length.
   struct Tile {
     size_t at, i;
     int head_splits;
@@ -149,8 +151,8 @@ void for_each_tile_span(const Extents& extents, int num_heads_kv, const TileSche
   visit_tiles(0, order.size(), how.head_splits, how.heads_in_l2, how.last_wave_heads);
 }
 
-/// The same work tile by work tile: visit(index into of_keys, KV head, piece, pieces of this work tile); one without
-/// steps is one piece.
+/// Visits work tiles in order: visit(index into of_keys, KV head, head split, head splits of this work tile). A work
+/// tile without steps has one head split.
 template <typename Visit>
 void for_each_work_tile(const Extents& extents, int num_heads_kv, const TileSchedule& how, const Visit& visit) {
   for_each_tile_span(extents, num_heads_kv, how, [&](size_t i, int first, int last, int head_splits) {

@@ -16,7 +16,8 @@
 
 namespace tangram::schedule {
 
-/// What decides how a mask is best scheduled, beside its makespan: what multiprocessors find in the L2 cache.
+/// Class of a mask that decides its best schedule, beside its makespan: the data that multiprocessors find in the L2
+/// cache.
 enum class ScheduleClass {
   kEqual,  ///< work tiles that meet at a query tile are about as long (length_spread): they stay together by themselves
   kNested,  ///< one group of unequal work tiles, as of a causal mask
@@ -31,8 +32,8 @@ inline ScheduleClass kind_of(const Extents& extents, double spread) {
   return extents.group_ends.size() > 1 ? ScheduleClass::kPacked : ScheduleClass::kNested;
 }
 
-/// By ScheduleClass, how many times its makespan a candidate takes, beside other candidates; 0: not tried on such
-/// masks.
+/// Cost factors by ScheduleClass: measured time of a candidate relative to its makespan, compared with other
+/// candidates; 0: not tried on such masks.
 using CostFactors = std::array<double, kNumScheduleClasses>;
 
 struct ScheduleCandidate {
@@ -40,7 +41,7 @@ struct ScheduleCandidate {
   int heads_in_l2 = 0;
   int last_wave_heads = 0;
   bool by_document = false;
-  /// As search_l2_tile_schedule: `head_splits` and `heads_in_l2` follow. Measured on nested work tiles.
+  /// Candidate of search_l2_tile_schedule: `head_splits` and `heads_in_l2` follow. Measured on nested work tiles.
   bool cached = false;
   double most_share = 0;     ///< unless 0: max_steps, as a share of what every multiprocessor does; ignores head_splits
   double share_of_rest = 0;  ///< with most_share, unless 0: pieces up to this share of what is left for each of them
@@ -48,10 +49,10 @@ struct ScheduleCandidate {
   CostFactors deterministic = {};
 };
 
-/// What benchmarks/schedule/fit_tile_schedules prints of docs/results/tile_schedules_tried_h200.csv and of
-/// tile_schedules_h200.csv, checked by tests/schedule/tile_schedule_fit_test.cpp. Only the ratios of candidates within
-/// a column count. To try another candidate, add it here with cost factor 1, measure (time_tile_schedules), fit.
-// clang-format off
+/// Candidates with the factors that benchmarks/schedule/fit_tile_schedules prints for
+/// docs/results/data/tile_schedules_tried_h200.csv and of tile_schedules_h200.csv, checked by
+/// tests/schedule/tile_schedule_fit_test.cpp. Only the ratios of candidates within a column count. To try another
+/// candidate, add it here with cost factor 1, measure (time_tile_schedules), fit. clang-format off
 inline constexpr std::array kScheduleCandidates{
     ScheduleCandidate{.head_splits = 1, .cost_factor = {1, 1, 1}, .deterministic = {1, 1, 1}},
     ScheduleCandidate{.head_splits = 2, .cost_factor = {0, 0, 0.92}, .deterministic = {0, 1, 0.89}},
@@ -61,10 +62,16 @@ inline constexpr std::array kScheduleCandidates{
     ScheduleCandidate{.cached = true, .cost_factor = {0, 0.75, 0}, .deterministic = {0, 0.8, 0}},
     ScheduleCandidate{.by_document = true, .deterministic = {0, 0, 0.825}},
     ScheduleCandidate{.heads_in_l2 = 2, .by_document = true, .deterministic = {0, 0.92, 0.775}},
-    ScheduleCandidate{.head_splits = 2, .heads_in_l2 = 1, .by_document = true, .cost_factor = {0.97, 0, 0},
+    ScheduleCandidate{.head_splits = 2,
+                      .heads_in_l2 = 1,
+                      .by_document = true,
+                      .cost_factor = {0.97, 0, 0},
                       .deterministic = {0.945, 0, 0.785}},
     ScheduleCandidate{.heads_in_l2 = 1, .most_share = 0.1, .share_of_rest = 1, .cost_factor = {0, 0, 0.865}},
-    ScheduleCandidate{.heads_in_l2 = 1, .by_document = true, .most_share = 0.1, .share_of_rest = 0.7,
+    ScheduleCandidate{.heads_in_l2 = 1,
+                      .by_document = true,
+                      .most_share = 0.1,
+                      .share_of_rest = 0.7,
                       .cost_factor = {0.95, 0.785, 0}},
     ScheduleCandidate{.heads_in_l2 = 1, .by_document = true, .most_share = 0.34, .cost_factor = {0, 0, 0.84}},
 };
@@ -77,14 +84,15 @@ inline bool walks_heads_inside(const TileSchedule& how, bool same_begin, double 
   return same_begin && (how.heads_in_l2 == 1 || spread < kUnequalSpread || group % how.head_splits != 0);
 }
 
-/// In a section all work tiles of a document begin at once and with the same query tile. In deterministic calls each
-/// waits there for its turn, once for each of its heads and of its predecessors: a work tile of one head waits as long
-/// as it works. So deterministic calls with fewer heads a work tile are not scheduled in sections.
+/// Whether there are few query heads per K/V head. In a section all work tiles of a document begin at once and with the
+/// same query tile. In deterministic calls each waits there for its turn, once for each of its heads and predecessors.
+/// A work tile of one head waits as long as it works. So deterministic calls with fewer heads a work tile are not
+/// scheduled in sections.
 inline bool has_few_heads(const AttnShape& shape) { return shape.num_heads_q < 4 * shape.num_heads_kv; }
 
-/// Whether deterministic calls avoid the schedule: sections of few heads, and sections by the cache unless there are
-/// more than four and each lasts 150 steps (0.95 to 1.0 times the rate of all heads at once; else 0.96 to 1.11 times).
-/// `even`: as in schedule_of.
+/// Whether deterministic calls avoid the schedule. They avoid sections of few heads, and sections by the cache unless
+/// there are more than four and each lasts 150 steps. Rates relative to all heads at once: 0.95 to 1.0 if avoided, else
+/// 0.96 to 1.11. `even`: as in schedule_of.
 inline bool waits_in_sections(const ScheduleCandidate& form, const TileSchedule& how, const AttnShape& shape,
                               double even) {
   if (how.heads_in_l2 > 0 && has_few_heads(shape)) return true;
@@ -122,10 +130,10 @@ inline Quickest quickest(const Setting& in, std::span<const TileSchedule> of) {
   return {*best, least};
 }
 
-/// Sections of as many query heads as the cache holds queries, dout and sums of dq of, up to a quarter more where that
-/// makes them even: in two pieces or more, which end more evenly, but of two heads or more, of which fewer join; what
-/// ends first. Whole work tiles where neither can be. Uneven pieces are as many as there can be: the fewer heads they
-/// have, the longer they stay together.
+/// Sections of as many query heads as have queries, dout and dq sums in the cache, up to a quarter more if that makes
+/// them even. Two or more splits, which end more evenly, each of two heads or more, of which fewer join. Takes the
+/// candidate that ends first. Whole work tiles where neither can be. Uneven pieces are as many as there can be: the
+/// fewer heads they have, the longer they stay together.
 inline Quickest search_l2_tile_schedule(const Setting& in) {
   constexpr double kLarger = 1.25;
   const int group = in.shape.num_heads_q / in.shape.num_heads_kv;
@@ -140,13 +148,13 @@ inline Quickest search_l2_tile_schedule(const Setting& in) {
   };
   for (int head_splits = std::max(group / 2, 1); head_splits > 0; --head_splits) {
     if (!can_cut(group, head_splits)) continue;
-    // Of fewer pieces only those of which one fits.
+    // With fewer splits, only candidates of which one split fits into L2.
     if (!offers.empty() && (head_splits == 1 || unevenly || heads * head_splits < group)) break;
     const int all = in.shape.num_heads_kv * head_splits;
     const auto fitting = [&](double so_many) {
       return static_cast<int>(std::clamp(so_many * head_splits / group, 1.0, static_cast<double>(all)));
     };
-    // Of which the last is about as long as the others.
+    // Sections whose last is about as long as the others.
     const auto even = [&](int sections) { return (all + sections - 1) / sections; };
     const int most = fitting(heads), largest = even((all + most - 1) / most);
     offer(head_splits, largest);

@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // One rule that schedules the work tiles of a backward pass for all masks. It is for lists that a GPU builds
-// (builder/), where a simulation of the multiprocessors would be a walk over all work tiles by one thread. Host and GPU
-// run it alike.
+// (builder/), where a simulation would be a walk over all work tiles by one thread. Host and GPU run it alike.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,13 @@
 
 namespace tangram::schedule {
 
-/// Where many work tiles begin at the same query tile, they would wait for the one whose addition stores, which costs
-/// more than zeros, unless a tile is visited so few times.
+/// If many work tiles begin at the same query tile, they would wait for the one whose addition stores. That costs more
+/// than zeroing, unless a tile has so few visits.
 inline constexpr int64_t kFewVisits = 4;
 
-/// Scattered work tiles see less than half of the query tiles from their first to their last one, as where blocks
-/// are chosen at random: they come to a tile at any time, but so many do that each would look whether the first has
-/// stored, which takes a way to the L2 cache and back. So sums are zeroed before as where many begin at one tile.
+/// Scattered work tiles see less than half of the query tiles from their first to their last one, as with random
+/// blocks. They reach a tile at any time. So many do that a check whether the first has stored, a round trip to the L2
+/// cache, would cost more. So sums are zeroed before as where many begin at one tile.
 TANGRAM_HOST_DEVICE inline bool is_scattered(int64_t visits, int64_t tiles_between) {
   return 2 * visits < tiles_between;
 }
@@ -26,22 +25,22 @@ TANGRAM_HOST_DEVICE inline bool zeroes_sums(bool same_begin, bool scattered, int
   return (same_begin || scattered) && visits > kFewVisits * num_q_tiles;
 }
 
-/// What one group of unequal work tiles is, as of a causal mask: `longest` visits more than one and a half times as
-/// many query tiles as the mean of `work_tiles` that visit any, in all `visits`. It is scheduled in sections of as many
-/// query heads as the L2 cache holds what belongs to them (ScheduleCandidate::cached).
+/// Whether a group of work tiles is unequal, as for a causal mask. `longest` visits more than one and a half times the
+/// mean number of query tiles of the `work_tiles` that visit any, `visits` in all. It is scheduled in sections of as
+/// many query heads as the L2 cache holds what belongs to them (ScheduleCandidate::cached).
 TANGRAM_HOST_DEVICE inline bool is_nested(int64_t longest, int64_t work_tiles, int64_t visits) {
   return 2 * longest * work_tiles > 3 * visits;
 }
 
-/// Pieces of all K/V heads, in the order of the heads, scheduled so many at a time, one section after the other, in a
-/// section the longest work tiles first. No pieces: scheduled otherwise.
+/// Head splits of all K/V heads, in the order of the heads, in sections of this many. Sections follow each other; in a
+/// section the longest work tiles come first. No pieces: scheduled otherwise.
 struct Sections {
   int32_t head_splits = 0;  ///< of a work tile
   int32_t heads_in_l2 = 0;
 };
 
-/// All else is scheduled by one rule that suits packed documents: one group of work tiles that share queries after
-/// the other, head by head, in pieces of at most a fifth of what a multiprocessor does.
+/// All other masks use one rule that suits packed documents. Groups of work tiles that share queries follow each other,
+/// head by head, in splits of at most a fifth of a multiprocessor's work.
 TANGRAM_HOST_DEVICE inline int32_t most_steps_by_rule(double visits, int num_heads_q, int multiprocessors) {
   constexpr double kMostShare = 0.2;
   const double even = visits * num_heads_q / multiprocessors;
@@ -58,7 +57,7 @@ TANGRAM_HOST_DEVICE constexpr bool is_cut_by_rule(int group) {
   return group <= 3;
 }
 
-/// In how many pieces a work tile of `steps` is, as head_splits_for for groups that are cut.
+/// Number of head splits of a work tile of `steps`, like head_splits_for for groups that are cut.
 TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t max_steps, int64_t steps, int group) {
   int head_splits = 1;
   if (!is_cut_by_rule(group)) return head_splits;
@@ -66,8 +65,8 @@ TANGRAM_HOST_DEVICE inline int pieces_by_rule(int64_t max_steps, int64_t steps, 
   return head_splits;
 }
 
-/// Several groups of work tiles in deterministic calls are whole, and of so many K/V heads at a time
-/// (kScheduleCandidates): work tiles of one head that begin together wait for each other at each tile, which short ones
+/// Several groups of work tiles in deterministic calls are not split, with this many K/V heads at a time
+/// (kScheduleCandidates). Work tiles of one head that begin together wait for each other at each tile, which short ones
 /// of few query heads cannot afford.
 TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_heads_kv) {
   return num_heads_q < 4 * num_heads_kv || num_heads_kv == 1 ? num_heads_kv : 2;
@@ -76,18 +75,16 @@ TANGRAM_HOST_DEVICE constexpr int32_t heads_in_turn(int num_heads_q, int num_hea
 /// Scattered work tiles of smaller heads walk all query heads of a tile, one after the other (choose_scattered).
 TANGRAM_HOST_DEVICE constexpr bool scatters_heads_inside(int head_dim) { return head_dim <= 64; }
 
-/// Into how many pieces of equally many query heads scattered work tiles are cut: at least, and, if they end unevenly
-/// or are unequal, at most.
+/// Numbers of equal head splits of scattered work tiles: at least, and at most if they end unevenly or are unequal.
 struct ScatteredPieces {
   int32_t fewest = 1;
   int32_t most = 1;
 };
 
-/// Of smaller heads one, else two, and more as long as queries, dout and sums of dq of a piece are more than three
-/// times what the L2 cache holds: multiprocessors are at any of its tiles at a time, so that much comes from memory.
-/// Where memory is slower than an H200's, as an H100's, that is seen with few rows already if work tiles are unequal,
-/// since these do not keep step, or scheduled by length; then smaller pieces are worth their joining
-/// (docs/devlog/2026-11-26-block-masks.md).
+/// Head splits of scattered work tiles: one for small heads, else two. More while q, dout and dq sums of a split exceed
+/// three times the L2 cache: multiprocessors work at any of its tiles, so much comes from memory. If memory is slower
+/// than an H200's (an H100's), unequal work tiles or those scheduled by length show it with few rows already. Then
+/// smaller splits are worth their join (docs/devlog/2026-11-26-block-masks.md).
 TANGRAM_HOST_DEVICE constexpr ScatteredPieces scattered_pieces(int64_t rows, int head_dim, int group, int64_t l2_bytes,
                                                                bool slow_memory) {
   constexpr int kMost = 8;
@@ -109,8 +106,8 @@ TANGRAM_HOST_DEVICE constexpr bool are_unequal(int64_t long_work_tiles, int64_t 
   return 16 * long_work_tiles > work_tiles;
 }
 
-/// Scattered work tiles are scheduled as choose_scattered prefers it, head by head, if the longest piece takes at most
-/// an eighth of what a multiprocessor does (a quarter where heads are inside); else they would end unevenly.
+/// Scattered work tiles are scheduled head by head, as choose_scattered prefers, if the longest split takes at most an
+/// eighth of a multiprocessor's work (a quarter with heads inside). Otherwise they would end unevenly.
 TANGRAM_HOST_DEVICE inline Sections scattered_sections(int64_t longest, int64_t long_work_tiles, int64_t work_tiles,
                                                        int64_t visits, int num_heads_q, int group, int multiprocessors,
                                                        ScatteredPieces of, bool heads_innermost) {

@@ -21,10 +21,10 @@ struct GatheredWorkTiles {
   TileShape tile;
 };
 
-/// Which of them masks take whose blocks begin and end at multiples of so many rows, 0: anywhere: the larger ones,
-/// begun anew with each block, where these need fewer for it than the smaller ones.
+/// Work tiles for masks whose blocks begin and end at multiples of `block_rows` (0: anywhere). The larger tiles, begun
+/// anew with each block, if these need fewer of them than of the smaller ones.
 GatheredWorkTiles work_tiles_to_gather(int64_t block_rows, const AttnShape& shape, const KernelTable& kernels);
-/// Of masks of such slices, each of a shape's.
+/// Work tiles for one mask per head group, given by its slices.
 GatheredWorkTiles work_tiles_to_gather(std::span<const std::span<const AttnSlice>> slices, const AttnShape& shape,
                                        const KernelTable& kernels);
 
@@ -40,7 +40,7 @@ class TilesToGather {
   const GatherableTiles& view() const { return view_; }
   /// The work tiles of the lists of view().
   ForwardWorkTiles work_tiles() const { return work_tiles_; }
-  /// Those of the lists of view() that it made, to be moved from once the choice is made.
+  /// Lists of view() that this object made; may be moved from once the choice is made.
   std::span<TileList> made() { return made_; }
 
  private:

@@ -107,16 +107,16 @@ void add_turns(WorkList& work) {
   }
 }
 
-/// Seconds from the begin of a call to that of its main kernel: what comes first reads out and dout of all rows,
-/// and may zero the sums of dq, as fast as the memory allows.
+/// Seconds from the begin of a call to its main kernel. The preprocess kernel reads out and dout of all rows, and may
+/// zero the dq sums, at memory bandwidth.
 double seconds_before(const AttnShape& shape, const GpuModel& gpu, bool zeroes_sums) {
   const int element_bytes = 4 * shape.head_dim_v + (zeroes_sums ? 4 * shape.head_dim : 0);
   return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / gpu.stream_bytes_per_s;
 }
 
 /// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call. This is an
-/// estimate: the amount is known, and one link carries it. By index into of_keys; empty where all keys come while the
-/// kernels before the main one run: then tiles are scheduled as if none were awaited.
+/// estimate: the amount is known, and one link carries it. By index into of_keys; empty if all keys arrive while the
+/// preprocess kernel runs. Then tiles are scheduled as if none were awaited.
 std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
                                    const GpuModel& gpu, const AwaitedKeys& awaited_keys, double before_s) {
   if (awaited_keys.empty()) return {};
@@ -152,7 +152,7 @@ WorkTile make_work_tile(const MaskTile& tile, const std::vector<uint64_t>& cover
   return work_tile;
 }
 
-/// Of every key tile, by index into of_keys, what its work tiles have in common.
+/// For every key tile, by index into of_keys: the fields that its work tiles share.
 std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& extents,
                                           const std::vector<uint64_t>& covered_keys) {
   std::vector<WorkTile> work_tiles;
@@ -162,8 +162,8 @@ std::vector<WorkTile> work_tiles_of_tiles(const TileList& tiles, const Extents& 
   return work_tiles;
 }
 
-/// Appends the work tiles of all KV heads, or those of one of several head groups, in scheduled order; returns how many
-/// of them are in pieces. `before`: null, or gets WorkList::scheduled_before.
+/// Appends the work tiles of all KV heads, or of one of several head groups, in scheduled order. Returns how many of
+/// them are head splits. `before`: null, or gets WorkList::scheduled_before.
 int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<WorkTile>& of_tiles,
                         const Extents& extents, const AttnShape& shape, const TileSchedule& how,
                         const TileScheduleOptions& options, std::vector<double>* before) {
@@ -214,8 +214,8 @@ int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<Wor
 /// Which query tiles the runs visit.
 void fill_run_tiles(WorkList& work) {
   if (work.q_tiles.empty()) return;
-  // Where tiles begin with documents there are some more than one every 64 rows: from the tile of the row's granule it
-  // is a step or two.
+  // If tiles begin with documents there are some more than one every 64 rows: from the tile of the row's granule it is
+  // a step or two.
   constexpr int32_t kGranule = 64;
   std::vector<int32_t> of_granule;
   of_granule.reserve(static_cast<size_t>(work.q_tiles.back().row_end / kGranule) + 1);

@@ -22,7 +22,7 @@
 namespace tangram::schedule {
 
 struct WorkList {
-  /// Of default calls, or, of BackwardCalls::kDeterministic, of deterministic ones.
+  /// Work tiles of default calls, or of deterministic calls if BackwardCalls::kDeterministic.
   std::vector<WorkTile> work_tiles;
   /// BackwardCalls::kBoth: as deterministic calls are scheduled; empty: as `work_tiles`.
   std::vector<WorkTile> deterministic_work_tiles;
@@ -36,7 +36,7 @@ struct WorkList {
   bool zeroed_sums = true;                        ///< dq is added to zeros, else the first addition stores
   std::vector<DqOrderSegment> dq_order_segments;  ///< of all runs, in deterministic calls; empty where there are none
   int32_t num_masks = 1;                          ///< see NOTE [tables of masks]
-  /// With TileScheduleOptions::num_groups, of each of `work_tiles`: what share of all steps is scheduled before it.
+  /// Share of all steps that is scheduled before each of `work_tiles`, with TileScheduleOptions::num_groups.
   std::vector<double> scheduled_before;
 };
 
@@ -44,18 +44,18 @@ struct TileScheduleOptions {
   BackwardCalls calls = BackwardCalls::kBoth;
   /// Overrides choose_tile_schedule, for measurements (benchmarks/schedule/time_tile_schedules.cpp).
   std::optional<TileSchedule> given;
-  /// By heuristic_tile_schedule, as lists that a GPU builds; of default calls.
+  /// Whether default calls are scheduled by heuristic_tile_schedule, like lists that a GPU builds.
   bool by_rule = false;
-  /// The mask is that of one of so many head groups, each of the shape, that one launch computes: work tiles are chosen
-  /// and scheduled as if all groups saw it, and those of group `group` are kept, its heads counted from 0. Of default
+  /// The mask is that of one of several head groups, each of the shape, that one launch computes. Work tiles are chosen
+  /// and scheduled as if all groups saw it; those of group `group` are kept, its heads counted from 0. Of default
   /// calls.
   int num_groups = 1;
   int group = 0;
 };
 
-/// Work tiles of all KV heads, in the order that `choose_tile_schedule` finds for the GPU; if keys are awaited, in the
-/// order in which they come before all else. `tiles` is the list of the transposed `slices`, of a shape that follows
-/// the mask, with 64 queries a step.
+/// Work tiles of all KV heads, in the order that `choose_tile_schedule` finds for the GPU. If keys are awaited, first
+/// of all in the order of arrival. `tiles` is the list of the transposed `slices`, of a shape that follows the mask,
+/// with 64 queries a step.
 WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices, const AttnShape& shape,
                         const GpuModel& gpu, const AwaitedKeys& awaited_keys = {},
                         const TileScheduleOptions& options = {});

@@ -16,7 +16,7 @@
 namespace tangram::schedule {
 namespace {
 
-/// Of blocks of so many rows and 64 keys, visible in turn.
+/// Choice for blocks of `rows` rows and 64 keys, every other one visible.
 GatheredWorkTiles chosen(int64_t rows, int head_dim = 64, int heads_q = 64, int heads_kv = 8, int64_t seqlen = 1024) {
   std::vector<AttnSlice> slices;
   for (int64_t q = 0; q < seqlen; q += rows) {

@@ -282,7 +282,7 @@ TEST(BadInput, OneFileForTwoReports) {
   }
 }
 
-// As in Python, whose keys are padded.
+// Behaves as in Python, where the rows are padded.
 TEST(BadInput, FewerTokensThanRanksAreNotButPadded) {
   const ProgramResult few = run_program({"verify", "--family", "causal", "--seqlen", "3", "--cp-size", "4"});
   EXPECT_EQ(few.code, 0) << few.err;

@@ -130,8 +130,8 @@ TEST(Conveniences, ErrorsNameNoFunctions) {
 TEST(Conveniences, PlansPriceTheKernelsOfTheirMachine) {
   EXPECT_EQ(plan_of({"--family", "causal", "--seqlen", "1024"})["kv_row_bytes"], 8 * 256 * 2);
   EXPECT_EQ(plan_of({"--family", "causal", "--seqlen", "1024", "--dtype", "fp32"})["kv_row_bytes"], 8 * 256 * 4);
-  // The same constants as those of a CPU, whose kernels are of float32.
-  std::string machine = read_all(std::string(TANGRAM_TEST_DATA) + "/../../docs/results/machine_h200.json");
+  // Machine file with these constants as those of a CPU, whose kernels are of float32.
+  std::string machine = read_all(std::string(TANGRAM_TEST_DATA) + "/../../docs/results/data/machine_h200.json");
   for (const auto& [gpu, cpu] : {std::pair("sm90", "cpu"), std::pair("bfloat16", "float32")}) {
     for (size_t at = machine.find(gpu); at != std::string::npos; at = machine.find(gpu)) {
       machine.replace(at, std::string(gpu).size(), cpu);
@@ -158,7 +158,7 @@ TEST(Conveniences, PlansAndSimulationsAgreeWhereTilesAreWhole) {
   EXPECT_LT(ratio({"--family", "sliding_window", "--seqlen", "128K"}), 0.9);
 }
 
-// What docs/guide/distributed.md says of when to set it.
+// What docs/tutorials/02_context_parallel.md says of when to set it.
 TEST(Conveniences, AutoExchangesHeadsWhereEachHasItsOwnKeys) {
   std::vector<std::string> args{"--family", "causal", "--seqlen", "32K", "--cp-size", "8", "--heads-q", "32"};
   const auto step = [&](const char* strategy) {

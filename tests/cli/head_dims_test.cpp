@@ -98,9 +98,9 @@ TEST(HeadDims, KernelsOfTheClassAreTaken) {
   }
 }
 
-// As files were written before there were classes.
+// Form of files written before there were classes.
 TEST(HeadDims, KernelsOfAnotherClassAreScaled) {
-  const std::string path = std::string(TANGRAM_TEST_DATA) + "/../../docs/results/machine_h200.json";
+  const std::string path = std::string(TANGRAM_TEST_DATA) + "/../../docs/results/data/machine_h200.json";
   const MachineFile file = parse_machine_file(read_text_file(path, "file", 1 << 20), "file");
   EXPECT_EQ(chosen(file, 64, 64), (HeadDims{64, 64}));
   EXPECT_EQ(chosen(file, 256, 256), (HeadDims{128, 128}));
@@ -159,7 +159,7 @@ TEST(HeadDims, PlansOfTheProgramAreThoseOfTheClass) {
   EXPECT_EQ(planned_seconds({"--head-dim", "64", "--machine-backend", "sm90"}), plain);
   EXPECT_EQ(planned_seconds({"--head-dim", "64", "--machine", path}), plain);
   EXPECT_NEAR(plain / planned_seconds({}), 0.5 / 0.81, 0.01);
-  // Of 192 columns in q, k and v, kernels of 256 compute: the entry of that class, and all of its columns.
+  // Kernels of class 256 compute 192 columns of q, k and v: its entry, and all of its columns.
   const double wide = planned_seconds({"--head-dim", "192", "--machine", path});
   EXPECT_NEAR(wide / planned_seconds({"--head-dim", "192"}), 1.18 * 710.6 / 100, 0.2);
   EXPECT_NEAR(wide / planned_seconds({"--head-dim", "256", "--machine", path}), 1, 0.01);

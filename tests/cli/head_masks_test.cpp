@@ -45,7 +45,7 @@ TEST(VerifyVerb, HeadGroupsSeeDifferentCells) {
     EXPECT_THAT(result.out, HasSubstr("for each of 2 head groups: 256 x 256 tokens"));
     EXPECT_THAT(result.out, HasSubstr(std::string("movement   ") + movement + ", 2 head groups"));
   }
-  // The same rows with the first mask for all heads: its own heads have the same results, the others do not.
+  // With the first mask for all heads, the first group's heads have the same results, other heads do not.
   const std::string causal = folder.write(
       "causal.json", R"({"seqlen":250,"q_ranges":[[0,250]],"k_ranges":[[0,250]],"attn_types":["causal"]})");
   for (const auto& [name, mask] : {std::pair("both", masks), std::pair("first", causal)}) {

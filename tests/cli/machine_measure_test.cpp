@@ -85,7 +85,7 @@ TEST(KernelMeasurement, NoiseOfTimesMovesConstantsLittle) {
   }
 }
 
-/// As two GPUs of a device of that name would give it.
+/// Machine file as measured on two GPUs of that name.
 MachineFile measured_on(const std::string& device) {
   MachineFile fresh;
   fresh.name = "2 x " + device;

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Of a file of one mask for all heads.
+// Parses a file with one mask for all heads.
 Mask parse_one(const std::string& text, const std::string& which = "") {
   const std::vector<Mask> masks = parse_masks_json(text, which, "m");
   EXPECT_EQ(masks.size(), 1u);

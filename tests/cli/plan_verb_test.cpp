@@ -80,13 +80,13 @@ std::string without_space(std::string text) {
   return text;
 }
 
-// docs/design/dist.md reads a program aloud; it must be the one that is printed.
+// docs/design/execution_host.md reads a program aloud; it must be the one that is printed.
 TEST(PlanVerb, PrintsTheProgramThatThePageShows) {
   const ProgramResult result =
       run_program({"plan", "--family", "causal", "--seqlen", "16", "--chunk-size", "4", "--cp-size", "2", "--heads-q",
                    "2", "--heads-kv", "1", "--head-dim", "4", "--dtype", "fp32", "--program", "0"});
   ASSERT_EQ(result.code, 0) << result.err;
-  std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/dist.md"));
+  std::istringstream page(read_all(TANGRAM_TEST_DATA "/../../docs/design/execution_host.md"));
   std::string block;  // what is printed, without the command and what is left out at the end
   std::vector<std::string> blocks;
   bool fenced = false;
@@ -294,8 +294,8 @@ TEST(PlanVerb, WhoSendsWhatOfManyRanksIsShownByNode) {
   EXPECT_EQ(data["rows_sent_group"], 8);
   const Json& sent = data["rows_sent"];
   ASSERT_EQ(sent.size(), 64);
-  // Of 256 rows a rank, each goes to all ranks behind: inside a group of 8 to 7 + 6 + .. + 0 of them, to later groups
-  // to all.
+  // Each of the 256 rows of a rank goes to all later ranks: to 7 + 6 + .. + 0 inside a group of 8, to all ranks of
+  // later groups.
   for (size_t from = 0; from < 64; ++from) {
     for (size_t to = 0; to < 64; ++to) {
       ASSERT_EQ(sent[from][to], from == to ? 28 * 256 : from < to ? 64 * 256 : 0) << from << " " << to;

@@ -119,7 +119,7 @@ TEST(ParseSequences, NodesInAnyOrder) {
   // A chain is one node, empty nodes are none.
   EXPECT_EQ(parse(R"({"lengths":[3,0,7,4,5],"parents":[-1,0,1,2,2]})").mask, prompt);
   EXPECT_EQ(parse(R"({"lengths":[3,7],"parents":[-1,0]})").mask.slices().size(), 1u);
-  // As deep as it is long: recursion would end the stack.
+  // A tree as deep as it is long: recursion would overflow the stack.
   constexpr int64_t kDepth = support::kSanitized ? 50'000 : 200'000;
   nlohmann::json deep{{"lengths", std::vector<int64_t>(kDepth, 1)}, {"parents", nlohmann::json::array()}};
   for (int64_t i = 0; i < kDepth; ++i) deep["parents"].push_back(i - 1);

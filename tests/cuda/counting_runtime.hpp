@@ -43,7 +43,7 @@ struct Launch {
 };
 /// Keeps the next launches, one for each of `parameter_bytes`, which are the sizes of their parameters.
 void record_launches(std::vector<size_t> parameter_bytes);
-/// Those since record_launches().
+/// Launches since record_launches().
 std::vector<Launch> recorded_launches();
 /// What streams were told up to the last of these: l, a launch; d, one that may begin before the kernel in front of it
 /// has ended (a programmatic dependent); w, to wait for an event.

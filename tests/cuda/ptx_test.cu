@@ -178,7 +178,7 @@ TEST(Tma, LoadsStoresAndAddsSwizzledTilesAndFillsWithZeros) {
   }
 }
 
-/// Of a tensor of 72 columns: the second panel of a tile has 8 of them, then zeros, and as many are written back.
+/// Tensor of 72 columns: the second panel of a tile has 8 of them, then zeros; only the 8 are written back.
 __global__ void any_column_kernel(const __grid_constant__ Map from, const __grid_constant__ Map to) {
   __shared__ alignas(1024) unsigned char tile[64 * 128];
   __shared__ uint64_t full;

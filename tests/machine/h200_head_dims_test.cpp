@@ -47,7 +47,8 @@ double measured_tflops(int head_dim, const std::string& pass) {
 
 // Factors are quotients of the rates that stand beside them on the design page, which are those of the results.
 TEST(H200, HeadDimsAreThoseOfTheMeasuredTables) {
-  const std::string design = read_page("design/head_dims_sm90.md"), results = read_page("results/side_by_side_h200.md");
+  const std::string design = read_page("design/kernel_variants.md"),
+                    results = read_page("results/side_by_side_h200.md");
   // 128 on the GPU of the classes that were measured apart.
   ASSERT_NE(results.find("677, 608."), std::string::npos);
   for (const HeadDimRate& rate : h200::kHeadDimRates) {

@@ -73,7 +73,7 @@ TEST(HeadDimRates, SecondsOfAPlanAreThoseOfTheClass) {
     EXPECT_NEAR(time.forward_s / known.forward_s, ratio(dims, AttnPass::kForward), 1e-9) << dims.head_dim;
     EXPECT_NEAR(time.backward_s / known.backward_s, ratio(dims, AttnPass::kBackward), 1e-9) << dims.head_dim;
   }
-  // As the table says, worked out once: half the operations at 0.81 and 0.795 of the rate.
+  // Factors of the table, computed by hand: half the operations at 0.81 and 0.795 of the rate.
   const PredictedTime narrow = make_plan(mask, config_of({64, 64}, 1)).predicted;
   EXPECT_NEAR(narrow.forward_s / known.forward_s, 0.5 / 0.81, 1e-9);
   EXPECT_NEAR(narrow.backward_s / known.backward_s, 0.5 / 0.795, 1e-9);

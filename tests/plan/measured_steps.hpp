@@ -57,7 +57,7 @@ inline std::vector<MeasuredCell> read_measured_steps(const std::string& path) {
   return result;
 }
 
-/// Of the pairs of strategies of a cell that a prediction orders (by more than 0.1 %).
+/// Count over the pairs of strategies of a cell that a prediction orders (by more than 0.1 %).
 struct Agreement {
   int right = 0, total = 0;
   int right_apart = 0, total_apart = 0;  // measured at least 5 % apart

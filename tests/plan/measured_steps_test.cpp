@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The default machine orders measured strategies as they were measured (docs/results/strategies_h200.csv), and the
+// The default machine orders measured strategies as they were measured (docs/results/data/strategies_h200.csv), and the
 // constants that only steps can tell (benchmarks/machine/fit_steps.cpp) are where that is best.
 #include "plan/measured_steps.hpp"
 

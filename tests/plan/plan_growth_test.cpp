@@ -28,7 +28,7 @@ constexpr double kGrowth = 8;
 // Linear is 8; sorting adds a little, caches that no longer hold everything up to a factor of two.
 constexpr double kMostAllowed = 24;
 
-/// Of all threads: how many share a search depends on the processors and on what else they do.
+/// Processor seconds of all threads: how many share a search depends on the processors and on what else they do.
 double processor_seconds() {
   timespec now{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -149,7 +149,7 @@ TEST(PlanGrowth, IsAboutLinearInSlices) {
 }
 
 TEST(PlanGrowth, IsAboutLinearInChunks) {
-  // The same slices, cut into more chunks.
+  // Equal slices, cut into more chunks.
   const double coarse = plan_seconds(200, 4096, 1024);
   const double fine = plan_seconds(200, 4096, static_cast<int64_t>(1024 / kGrowth));
   EXPECT_LT(fine, coarse * kMostAllowed) << coarse << " s and " << fine << " s";

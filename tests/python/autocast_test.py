@@ -30,7 +30,7 @@ def group():
 
 
 def logits_and_gradients(model, implementation, dtype, **inputs):
-    """Of weights in float32, as Trainer(bf16=True) runs them; as one vector each."""
+    """Results of weights in float32, as Trainer(bf16=True) runs them; as one vector each."""
     model.set_attn_implementation(implementation)
     model.zero_grad()
     with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):

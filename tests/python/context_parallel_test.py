@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""context_parallel(model, mesh): the table of docs/guide/transformers.md, each cell computed as in one process or
-refused by name."""
+"""context_parallel(model, mesh): the table of docs/tutorials/05_transformers_fsdp_tp.md. Each cell is computed as in
+one process or refused by name."""
 
 import copy
 import os
@@ -29,7 +29,7 @@ SAMPLE = ["gpt_oss:flattened", "llama4:padded_left", "phi3:packed", "llama_one_k
 
 @pytest.fixture(scope="module", autouse=True)
 def group(tmp_path_factory):
-    """Of this process alone: what is refused is refused over any number of ranks."""
+    """Group of this process alone: refusals do not depend on the number of ranks."""
     store = dist.FileStore(str(tmp_path_factory.mktemp("store") / "store"), 1)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     yield

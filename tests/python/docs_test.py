@@ -18,7 +18,9 @@ if importlib.util.find_spec("transformers") is not None:
     SERVER.set_forkserver_preload(["torch.distributed", "tangram.distributed", "transformers.modeling_utils"])
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "concepts.md", *sorted((ROOT / "docs" / "guide").glob("*.md"))]
+FOLDERS = ("guide", "migration", "tutorials")
+PAGES = [ROOT / "README.md", ROOT / "docs" / "concepts.md"]
+PAGES += [page for folder in FOLDERS for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
 BLOCKS = [
     (f"{page.name}:{i}", block)
     for page in PAGES
@@ -41,7 +43,7 @@ def test_pages_of_the_guide_run_under_torchrun(ranks, tmp_path):
 
 
 def test_the_script_of_the_readme_on_two_ranks(tmp_path):
-    """As a reader runs it, with the same gradients on one rank and on two."""
+    """Runs it like a reader, with the same gradients on one rank and on two."""
     [block] = [block for name, block in BLOCKS if name == "README.md:0"]
     assert "torchrun --nproc-per-node=2 train.py" in block
     sums = []
@@ -103,6 +105,18 @@ def test_an_example_runs_under_torchrun():
     result = subprocess.run([*launch, script], env=env, capture_output=True, text=True, timeout=400)
     assert result.returncode == 0, (result.stdout + result.stderr)[-4000:]
     assert "agree with one process" in result.stdout
+
+
+def test_tutorials_end_in_an_example():
+    """Each with the command that runs it."""
+    pages = sorted((ROOT / "docs" / "tutorials").glob("0*.md"))
+    assert [page.name[:2] for page in pages] == [f"0{i}" for i in range(1, len(pages) + 1)] and len(pages) >= 6
+    for page in pages:
+        end = page.read_text().split("\n## Example\n")[-1]
+        shown = re.findall(r"\.\./\.\./(examples/[\w/.]+)\)", end)
+        assert shown and all((ROOT / path).is_file() for path in shown), page.name
+        command = re.search(r"^    (torchrun|python|make) .+$", end, flags=re.M)
+        assert command and any(Path(path).parent.name[3:] in command[0] for path in shown), page.name
 
 
 def test_all_examples_run():

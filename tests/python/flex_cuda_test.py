@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """flex_flash_attn_func on tensors in GPU memory. Needs a Hopper GPU, torch with CUDA; skipped elsewhere."""
 
+import contextlib
 import random
 
 import numpy as np
@@ -362,11 +363,13 @@ def test_wrong_input_is_named():
         flex_flash_attn_func(q.cpu(), k.cpu(), v.cpu(), mask, backend="sm90")
 
 
-def test_float32_is_computed_on_the_host_and_said_to_be_slow():
+@pytest.mark.parametrize("backend", [None, "reference"])
+def test_float32_is_computed_by_plain_kernels_and_said_to_be_slow(backend):
     q, k, v = (x.detach().float().requires_grad_() for x in operands(15, dim=40))
     dout = torch.randn(24, 4, 40, device="cuda")
-    with pytest.warns(UserWarning, match="no kernel for GPUs takes float32.*on the host, which is slow"):
-        out, meta = flex_flash_attn_func(q, k, v, Mask.causal(24))
+    warns = pytest.warns(UserWarning, match="float32 is computed by plain kernels .backend sm80., which is slow")
+    with contextlib.nullcontext() if backend else warns:
+        out, meta = flex_flash_attn_func(q, k, v, Mask.causal(24), backend=backend)
     out.backward(dout)
     want = attention(*map(as_double, (q, k, v)), np.tril(np.ones((24, 24), bool)), dout=as_double(dout))
     assert out.is_cuda and meta.lse.is_cuda and out.dtype == torch.float32

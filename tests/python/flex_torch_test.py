@@ -99,7 +99,7 @@ def test_compiles_without_a_graph_break_and_agrees():
         sink.grad = None
 
 
-# Of q and k, and of v: the head dims that the kernels of a GPU are compiled for, and one between them.
+# Head dims of q and k, and of v: those that the kernels of a GPU are compiled for, and one between them.
 HEAD_DIMS = [(192, 128), (96, 96), (80, 80), (32, 32), (256, 256)]
 
 
@@ -376,7 +376,7 @@ def test_masks_that_come_and_go_are_told_apart():
 
 @pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch rounds gradients to the tensors' dtype")
 def test_gradients_may_be_float32():
-    """Of 16-bit tensors, where torch lets their grad be float32."""
+    """Gradients of 16-bit tensors, where torch lets their grad be float32."""
     exact = [t.detach().to(torch.bfloat16).float().requires_grad_() for t in operands(2)]
     flex_flash_attn_func(*exact, Mask.causal(24))[0].sum().backward()
     errors = []

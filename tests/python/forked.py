@@ -28,7 +28,7 @@ def assert_passes_in_child(check):
 
 @contextlib.contextmanager
 def refused(kind, text):
-    """As pytest.raises, where there is no pytest."""
+    """Like pytest.raises, where there is no pytest."""
     try:
         yield
     except kind as error:

@@ -182,7 +182,7 @@ def test_float64_under_the_published_reference(monkeypatch, layout):
 
 
 def test_slices_of_ranges_past_the_end():
-    """As there the ends that are named count: one past the end lets the list grow."""
+    """The ends that are named count, as published: one past the end lets the list grow."""
     four = AttnRanges.from_ranges([(6, 8), (8, 9)])
     ranges = AttnRanges.from_ranges([(0, 3), (3, 4)])
     ranges[1:3] = four

@@ -54,7 +54,8 @@ def captured(leaves, dout, buffer):
 
 
 def assert_close(results, expected):
-    """As with a mask of its own, some of whose query tiles may be computed in parts, with sums rounded otherwise."""
+    """Tolerance of a mask of its own, some of whose query tiles may be computed in parts, with sums rounded
+    otherwise."""
     for one, other in zip(results, expected, strict=True):
         assert (one - other).float().norm() <= 4e-3 * other.float().norm()
 

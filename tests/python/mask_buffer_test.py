@@ -179,7 +179,7 @@ def test_what_no_row_chose_reaches_nothing():
     rng = np.random.default_rng(5)
     heads = HeadConfig(32, 4, 16, 16, "float32")
     arrays_of = [rng.standard_normal((ROWS, n, 16)).astype(np.float32) for n in (32, 4, 4, 32)]
-    # Of two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that no query chose.
+    # Two head groups: a block that chose nothing, one whose first row sees itself alone, blocks that no query chose.
     table = np.array([[[0], [-1], [2]], [[0], [1], [-1]]])
     q, k, v, dout = arrays_of
     k[16:32, :2] = v[16:32, :2] = k[32:, 2:] = v[32:, 2:] = np.nan
@@ -225,7 +225,7 @@ def test_typed_ranges_are_masks():
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_ranges_of_another_shape_are_not_taken_for_another_mask(dtype):
-    """Of as many numbers as pairs have, they were: begins and ends apart, say."""
+    """They were, if they had as many numbers as pairs: begins and ends apart, say."""
     tensors, buffer = arrays(), make(max_slices=9)
     begins_and_ends = np.array([[0, 10, 30], [10, 30, ROWS]], dtype)
     pairs = np.ascontiguousarray(begins_and_ends.T)
@@ -303,7 +303,7 @@ def test_torch_compile_is_refused():
 
 
 def test_a_copy_of_a_module_shares_its_buffer():
-    """As it does a process group: what `set` puts there, calls of both read."""
+    """It shares a process group too: calls of both read what `set` puts there."""
     import copy
     import pickle
 

@@ -68,7 +68,7 @@ def test_blocks_do_not_nest_and_are_read_behind():
 
 
 class Event:
-    """Of a GPU that has done nothing yet."""
+    """Event of a GPU that has done nothing yet."""
 
     clock = 0.0
     waits = 0

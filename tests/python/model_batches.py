@@ -95,7 +95,7 @@ def batch_of(layout, seed=1):
 
 
 def expected_loss(model, family, layout, batch):
-    """Of one process, with the attention of Transformers itself."""
+    """Loss of one process, with the attention of Transformers itself."""
     model.set_attn_implementation("eager")
     packed = layout.startswith(("packed", "flattened"))
     if packed and family == "gpt_oss":
@@ -106,7 +106,7 @@ def expected_loss(model, family, layout, batch):
 
 
 def _documents_alone(model, batch):
-    """Of a family whose packed documents see each other with Transformers' own attention."""
+    """Loss of a family whose packed documents see each other with Transformers' own attention."""
     total, count = 0.0, 0
     parts = [batch[name].split(LENGTHS, dim=1) for name in ("input_ids", "labels")]
     for ids, labels in zip(*parts, strict=True):

@@ -47,7 +47,7 @@ def store(request, tmp_path):
 
 
 def test_ranks_meet_again_in_a_store_that_holds_an_earlier_meeting(store):
-    """As after destroy_process_group and init_process_group with a fresh peer and the old store."""
+    """Happens after destroy_process_group and init_process_group with a fresh peer and the old store."""
     places = set()
     for _ in range(3):
         met = all_ranks(3, lambda rank: meet_in_circle(store, [4, 5, 6], rank))

@@ -68,8 +68,8 @@ def causal(length: int, left: int | None) -> Tensor:
 
 
 def separate(model: Model, sequences, weights, left: int | None = None):
-    """Of each sequence by itself: its logits, the log probabilities of its tokens behind the first, and all parameters'
-    gradients of the weighted sum of the latter."""
+    """Results of each sequence by itself: its logits, the log probabilities of its tokens behind the first, and all
+    parameters' gradients of the weighted sum of the latter."""
     model.zero_grad()
     all_logits, all_log_p = [], []
     for tokens, weight in zip(sequences, weights, strict=True):

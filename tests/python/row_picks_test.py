@@ -28,7 +28,8 @@ def positions_of(dispatch, rank):
 
 
 def exchanged(dispatch, rank, wanted):
-    """Of rank r's wishes wanted[r]: (send, send_counts, recv_counts, place, most), as tables of rows say it."""
+    """Tables for the wishes wanted[r] of rank r: (send, send_counts, recv_counts, place, most), as tables of rows say
+    it."""
     owner = torch.tensor(dispatch.rank_of_chunk).repeat_interleave(dispatch.chunk_size)
     local = torch.full((dispatch.seqlen,), -1)
     positions = positions_of(dispatch, rank)

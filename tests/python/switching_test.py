@@ -19,7 +19,7 @@ TOTAL, HEADS, HEADS_KV, DIM = 64, 4, 2, 16
 
 
 class AttnMaskType(enum.Enum):
-    """As published: the names are values."""
+    """Published enum: the names are values."""
 
     FULL = "full"
     CAUSAL = "causal"

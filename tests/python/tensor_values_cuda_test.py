@@ -23,7 +23,7 @@ def operands(seed):
 
 
 def overwritten(tensor, values):
-    """As a kernel or a collective writes: without a new version."""
+    """Writes like a kernel or a collective: without a new version."""
     tensor.data.copy_(torch.tensor(values, dtype=tensor.dtype))
 
 
@@ -106,7 +106,7 @@ def test_a_compiled_graph_gives_nan_too():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_where_the_host_waits_anyway_values_are_read_each_time(dtype):
-    """Of tensors on the host, and of float32, which is computed there."""
+    """Tensors on the host, and float32, which is computed there."""
     for device in ("cuda", "cpu"):
         if device == "cuda" and dtype != torch.float32:
             continue

@@ -61,7 +61,7 @@ def by_address(values, array, tensors={}):  # noqa: B006
 
 
 def by_shared_memory(values, array, tensors={}):  # noqa: B006
-    """As another process writes."""
+    """Writes like another process."""
     if id(array) not in tensors:
         tensor = torch.zeros(array.shape, dtype=torch.int32).share_memory_()
         tensors[id(array)] = tensor, array, torch.empty(0, dtype=torch.int32).set_(tensor.untyped_storage())
@@ -71,7 +71,7 @@ def by_shared_memory(values, array, tensors={}):  # noqa: B006
 
 
 def by_strided_view(values, array, tensors={}):  # noqa: B006
-    """Of every second integer of an array."""
+    """View of every second integer of an array."""
     whole = tensors.setdefault(id(array), (np.zeros((*array.shape, 2), np.int32), array))[0]
     whole[..., 0] = values
     return torch.from_numpy(whole)[..., 0]

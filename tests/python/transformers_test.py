@@ -248,7 +248,7 @@ def test_it_is_our_attention_that_runs(monkeypatch):
 
 
 def test_one_compiled_graph_serves_all_packs():
-    """Of layers that alternate between a window and full attention."""
+    """Layers alternate between a window and full attention."""
     model, _ = model_of("gemma2")
     model.set_attn_implementation("tangram")
     graphs = CompileCounterWithBackend("aot_eager")

@@ -86,7 +86,7 @@ def test_a_batch_as_a_tree_gives_the_same_logits_log_probabilities_and_gradients
     for mine, expected in zip(gradients(model), grads, strict=True):
         torch.testing.assert_close(mine, expected, atol=1e-4, rtol=1e-3)
 
-    # Of completions alone: the model computes the logits of fewer rows.
+    # Targets of completions alone: the model computes the logits of fewer rows.
     part = tree_batch(ids, real, config=model.config, loss_mask=completion, min_shared=8)
     out = model(**part.inputs).logits
     assert out.shape[1] < batch.tree.num_rows

@@ -45,7 +45,7 @@ def extension(wheel, tmp_path_factory):
 
 def test_it_works_where_nothing_else_is_within_ten_seconds(wheel, tmp_path):
     def spent():
-        """Of processor time, which does not depend on what else the machine does."""
+        """Processor time, which does not depend on what else the machine does."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
 

@@ -66,18 +66,24 @@ inline DenseResult dense_attention(const DenseProblem& p) {
   r.dk.assign(p.k.size(), 0);
   r.dv.assign(p.v.size(), 0);
   r.dsink.assign(p.sink.size(), 0);
+  // Once for all heads: masks of small blocks have hundreds of regions.
+  std::vector<char> cells(size(p.rows_q, p.rows_k, 1));
+  for (const DenseRegion& region : p.regions) {
+    for (int64_t i = std::max<int64_t>(region.q_begin, 0); i < std::min(region.q_end, p.rows_q); ++i) {
+      for (int64_t j = std::max<int64_t>(region.k_begin, 0); j < std::min(region.k_end, p.rows_k); ++j) {
+        if (region.shows(i, j)) cells[size(i, p.rows_k, 1) + static_cast<size_t>(j)] = 1;
+      }
+    }
+  }
   std::vector<double> score(static_cast<size_t>(p.rows_k)), slope(score.size());
-  std::vector<bool> seen(score.size());
   for (int h = 0; h < p.heads_q; ++h) {
     const int g = h / (p.heads_q / p.heads_kv);
     for (int64_t i = 0; i < p.rows_q; ++i) {
       const double* q = &p.q[size(i * p.heads_q + h, p.dim, 1)];
+      const char* seen = cells.data() + size(i, p.rows_k, 1);
       double max = -inf;
       for (int64_t j = 0; j < p.rows_k; ++j) {
-        bool shown = false;
-        for (const DenseRegion& region : p.regions) shown = shown || region.shows(i, j);
-        seen[static_cast<size_t>(j)] = shown;
-        if (!shown) continue;
+        if (!seen[j]) continue;
         const double* k = &p.k[size(j * p.heads_kv + g, p.dim, 1)];
         const double s = round(dot(q, k, p.dim) * p.scale);
         r.max_logits[static_cast<size_t>(h)] = std::max(r.max_logits[static_cast<size_t>(h)], s);
@@ -93,13 +99,12 @@ inline DenseResult dense_attention(const DenseProblem& p) {
       if (max == -inf) continue;
       double sum = 0;
       for (int64_t s = 0; s < p.rows_sink; ++s) sum += std::exp(p.sink[sink_at(s)] - max);
-      for (int64_t j = 0; j < p.rows_k; ++j)
-        sum += seen[static_cast<size_t>(j)] ? std::exp(score[static_cast<size_t>(j)] - max) : 0;
+      for (int64_t j = 0; j < p.rows_k; ++j) sum += seen[j] ? std::exp(score[static_cast<size_t>(j)] - max) : 0;
       const double lse = max + std::log(sum);
       r.lse[size(i * p.heads_q + h, 1, 1)] = lse;
       double* out = &r.out[size(i * p.heads_q + h, p.dim_v, 1)];
       for (int64_t j = 0; j < p.rows_k; ++j) {
-        if (!seen[static_cast<size_t>(j)]) continue;
+        if (!seen[j]) continue;
         const double prob = round(std::exp(score[static_cast<size_t>(j)] - lse));
         add_scaled(prob, &p.v[size(j * p.heads_kv + g, p.dim_v, 1)], out, p.dim_v);
       }
@@ -109,7 +114,7 @@ inline DenseResult dense_attention(const DenseProblem& p) {
       for (int d = 0; d < p.dim_v; ++d) delta += out[d] == 0 ? 0 : dout[d] * out[d];
       for (int64_t s = 0; s < p.rows_sink; ++s) r.dsink[sink_at(s)] -= std::exp(p.sink[sink_at(s)] - lse) * delta;
       for (int64_t j = 0; j < p.rows_k; ++j) {
-        if (!seen[static_cast<size_t>(j)]) continue;
+        if (!seen[j]) continue;
         const double prob = round(std::exp(score[static_cast<size_t>(j)] - lse));
         const size_t k_at = size(j * p.heads_kv + g, p.dim, 1), v_at = size(j * p.heads_kv + g, p.dim_v, 1);
         const double dprob = dot(dout, &p.v[v_at], p.dim_v);

@@ -76,7 +76,7 @@ class CallFingerprintTest : public ::testing::TestWithParam<Strategy> {
         20);
   }
 
-  /// Of rank 1, spoiled.
+  /// Expects an error if the options of rank 1 are changed by `spoil`.
   void expect_options_refused(const std::string& text, const std::function<void(StepOptions&)>& spoil) const {
     expect_refused(text, [&](Communicator& comm, DistAttention& attention) {
       StepOptions own = options();

@@ -150,7 +150,7 @@ TEST(DistAttentionErrors, PlanForAnotherNumberOfRanksIsRefused) {
                                [&](Communicator& comm) { DistAttention attention(plan, comm, backend); });
 }
 
-/// As DenseBackend, but for tensors on a device.
+/// Like DenseBackend, but for tensors on a device.
 class LocalKvBackend final : public DelegatingBackend {
  public:
   LocalKvBackend() : DelegatingBackend("elsewhere") {}

@@ -263,7 +263,8 @@ TEST(MaskBufferOnTheHost, RefusesBlocksThatAGpuDoesNotTake) {
             "accumulate_dkv=false, deterministic=false)");
 }
 
-// As a GPU does, whose KV-stationary kernels do not ask which rows of a tile see something, and list runs as they are.
+// Refused as on a GPU, whose KV-stationary kernels do not check which rows of a tile see a key, and list runs as they
+// are.
 TEST(MaskBuffer, BlocksOf128OnTheHostAreRefusedAsOnAGpu) {
   const auto backend = make_attn_backend("cpu", {.num_threads = 1});
   const AttnShape shape{512, 512, 2, 2, 16, 16, DType::kFloat32};

@@ -183,7 +183,7 @@ inline void expect_close(const StepResults& actual, const StepResults& expected,
   }
 }
 
-/// Of what a rank recorded, the `nth` such event.
+/// Index of the `nth` such event in a rank's trace.
 inline size_t index_of(const std::vector<TraceEvent>& trace, AttnPass pass, TraceKind kind, int stage, size_t nth = 0) {
   for (size_t i = 0; i < trace.size(); ++i) {
     if (trace[i].pass == pass && trace[i].kind == kind && trace[i].stage == stage && nth-- == 0) return i;

@@ -96,7 +96,7 @@ TEST(StrategyBytes, ClosedFormsByHand) {
   const GridTraffic hybrid = traffic({Strategy::kHybridCp, 0, 0, {}});
   EXPECT_EQ(hybrid.forward_bytes, 3 * kKv);
   EXPECT_EQ(hybrid.backward_bytes, 3 * kKv + 3 * 2 * kKv);
-  // Of 240 rows 120 on two of four ranks, the others whole.
+  // 120 of 240 rows are on two of four ranks; other documents are whole.
   const Mask documents = varlen_mask(std::vector<int64_t>{0, 120, 180, 240}, false);
   const GridTraffic shared = grid_traffic(*plan_of(documents, heads, 4, {Strategy::kHybridCp, 0, 0, {}, 60}), {});
   EXPECT_EQ(shared.forward_bytes, kKv / 2);

@@ -43,7 +43,7 @@ inline BlockCase aligned_case(const BlockCase& of, int forward_rows) {
   return c;
 }
 
-/// Of blocks that are not gathered forward.
+/// Case of blocks that are not gathered forward.
 inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
   BlockCase c = of;
   const int rows = anew_every > 0 ? c.tile_rows * 3 / 2 : c.tile_rows;
@@ -51,7 +51,7 @@ inline BlockCase plain_case(const BlockCase& of, int anew_every = 0) {
   return c;
 }
 
-/// The same with `head_dim`, and few multiprocessors, for which few pieces are enough: the KV-stationary kernel.
+/// Case of the KV-stationary kernel, with `head_dim` and few multiprocessors, for which few head splits are enough.
 inline BlockCase kv_stationary_case(const BlockCase& of, int head_dim = 128) {
   BlockCase c = plain_case(of);
   c.shape.head_dim = c.shape.head_dim_v = head_dim;
@@ -160,7 +160,7 @@ struct SeenBlocks {
     std::vector<uint32_t> masks;  // words of those of the last groups
     friend bool operator==(const Backward&, const Backward&) = default;
   };
-  /// Of the KV-stationary kernel.
+  /// Lists of the KV-stationary kernel.
   struct Keys {
     WorkTile work_tile;  // without places of runs
     std::vector<TileRange> runs;

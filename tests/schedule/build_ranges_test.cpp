@@ -69,7 +69,8 @@ TEST(BuildRanges, OneTypeOfAll) {
   images.expect_as_host(slices_of(typed));
 }
 
-// Of several pairs that meet, the one whose later range is given first is named, and the earliest that it meets.
+// If several pairs overlap, the error names the pair whose later range is given first, with the earliest range that it
+// overlaps.
 TEST(BuildRanges, TheFirstRangeThatMeetsOneBeforeIsNamed) {
   std::mt19937 rng(2);
   const ImageCase c = case_of(3000, 3000, 8, 1, {.max_documents = 80, .max_slices = 600});

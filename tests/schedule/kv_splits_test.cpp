@@ -40,7 +40,7 @@ void check_runs(const TileList& list, const MaskTile& work_tile, reference::Cell
   }
 }
 
-/// Of each tile: workspace rows that no other tile has, one block a part, and the steps shared out evenly, in order.
+/// Checks each tile: workspace rows that no other tile has, one block a part, and steps split evenly, in order.
 void check_tiles(const TileList& whole, const PartList& parts, int64_t max_steps) {
   std::vector<int> owners(static_cast<size_t>(parts.num_rows));
   size_t num_parts = 0;

@@ -16,7 +16,7 @@ namespace {
 /// Keys before and behind a range that tiles of keys may reach.
 constexpr int64_t kHalo = 127;
 
-/// As the kernels look a tile up (local_kv_ranges.cuh).
+/// Looks a tile up like the kernels (local_kv_ranges.cuh).
 int64_t local_kv_row(const std::vector<GranuleRange>& of_granule, int64_t first, int64_t num_keys) {
   const GranuleRange& local_range = of_granule[static_cast<size_t>(first / kLocalKvGranule)];
   return local_range.begin <= first && first + num_keys <= local_range.end ? first + local_range.shift : -1;

@@ -46,7 +46,7 @@ inline uint64_t hash_of_work_tiles(const schedule::Extents& extents, int num_hea
   return hash;
 }
 
-/// Of calls of one figure, `backward` or `backward_deterministic`, of a table of
+/// Masks with the times of calls of one figure, `backward` or `backward_deterministic`, of a table of
 /// benchmarks/schedule/time_tile_schedules.
 inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_path, const std::string& table_path,
                                                      const std::string& figure,
@@ -93,7 +93,7 @@ inline std::vector<MeasuredMask> read_measured_masks(const std::string& cases_pa
   return masks;
 }
 
-/// Of the masks that one set of factors decides: how much slower than the fastest schedule each is scheduled.
+/// For each mask that one set of factors decides: time of its chosen schedule relative to the fastest one.
 inline std::vector<double> slower_than_fastest(const std::vector<MeasuredMask>& masks,
                                                const std::vector<double>& cost_factor) {
   std::vector<double> result;

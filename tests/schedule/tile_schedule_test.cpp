@@ -174,7 +174,7 @@ Extents scattered_work_tiles(int64_t tiles) {
   return make_extents(of_keys);
 }
 
-// As choose_tile_schedule takes it where all ends evenly. Deterministic calls wait for turns in sections.
+// Rule of choose_tile_schedule if all multiprocessors end evenly. Deterministic calls wait for turns in sections.
 TEST(TileSchedule, ScatteredBlocksAreScheduledByRuleHeadByHead) {
   Extents many = scattered_work_tiles(256), few = scattered_work_tiles(32);
   for (const int head_dim : {64, 128}) {

@@ -15,7 +15,7 @@ namespace tangram::support {
 
 using CsvRow = std::map<std::string, std::string>;
 
-/// Of a table whose values hold no commas. Throws where there is none.
+/// Rows of a CSV file whose values hold no commas. Throws if the file does not exist.
 inline std::vector<CsvRow> read_csv(const std::string& path) {
   std::ifstream stream(path);
   if (!stream) throw std::runtime_error("read_csv: cannot read " + path);
@@ -39,7 +39,7 @@ inline std::vector<CsvRow> read_csv(const std::string& path) {
 
 /// Path of a table of docs/results.
 inline std::string result_path(const std::string& name) {
-  return std::string(TANGRAM_TEST_DATA) + "/../../docs/results/" + name;
+  return std::string(TANGRAM_TEST_DATA) + "/../../docs/results/data/" + name;
 }
 
 }  // namespace tangram::support

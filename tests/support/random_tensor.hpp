@@ -10,7 +10,7 @@
 
 namespace tangram::support {
 
-/// Of normally distributed elements.
+/// Tensor of normally distributed elements.
 inline HostTensor random_tensor(DType dtype, int64_t rows, int heads, int dim, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   HostTensor tensor(dtype, rows, heads, dim);

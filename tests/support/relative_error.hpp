@@ -14,7 +14,7 @@
 
 namespace tangram::support {
 
-/// Of the elements added so far.
+/// Relative error of the elements added so far.
 class RelativeError {
  public:
   void add(double got, double want) {

@@ -14,12 +14,12 @@ TRAVELS, NOBODY = "tra" + "vels", "no" + "body"  # written so that this file pas
 
 
 class CheckLanguage(unittest.TestCase):
-    def problems(self, file, text):
+    def problems(self, file, text, budgets=None):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-            return check_tree(Path(folder), [file], TABLE.read_text(encoding="utf-8"))
+            return check_tree(Path(folder), [file], TABLE.read_text(encoding="utf-8"), budgets)
 
     def test_a_sound_file(self):
         self.assertEqual(self.problems("src/schedule/a.hpp", "int work_tiles = 0;  // one item per CTA\n"), [])
@@ -50,6 +50,28 @@ class CheckLanguage(unittest.TestCase):
             found = self.problems(file, text)
             self.assertEqual(len(found), 1, found)
             self.assertTrue("docs/glossary.md" in found[0], found)
+
+    def test_comments_without_a_subject_are_refused(self):
+        for file, text in [("src/a.hpp", "/// Of one mask.\nint a;\n"), ("python/a.py", 'def f():\n    """As f."""\n')]:
+            found = self.problems(file, text)
+            self.assertEqual(len(found), 1, found)
+            self.assertTrue("name what it describes" in found[0], found)
+        self.assertEqual(self.problems("src/a.hpp", "// A line,\n// of two.\nint a;  // Of a field\n"), [])
+
+    def test_folders_have_no_more_long_sentences_than_their_budget(self):
+        long = " ".join(["word"] * 26) + "."
+        for file, text in [
+            ("src/plan/a.cpp", f"// Word. {long.capitalize()}\n"),
+            ("tests/a.py", f'"""\nArgs:\n    a: {long}\n"""\n'),
+            ("docs/guide/a.md", f"# Title\n\n- Word [word](a.md).\n- {long.capitalize()}\n"),
+        ]:
+            found = self.problems(file, text)
+            self.assertEqual(len(found), 1, found)
+            self.assertTrue("1 sentences of more than 25 words" in found[0], found)
+        self.assertEqual(self.problems("src/plan/a.cpp", f"// {long}\n", {"src/plan": 1}), [])
+        self.assertEqual(self.problems("docs/a.md", f"```\n{long}\n```\n\n| {long} |\n\n    {long}\n"), [])
+        table = f"//   {long[:60]}    {long[60:]}\n"
+        self.assertEqual(self.problems("src/plan/a.cpp", "// " + "word " * 20 + "\n//\n" + "// word\n" * 9 + table), [])
 
     def test_logs_stay_as_they_were_written(self):
         self.assertEqual(self.problems("docs/devlog/a.md", f"{NOBODY} {TRAVELS}\n"), [])

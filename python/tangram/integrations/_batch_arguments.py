@@ -16,7 +16,7 @@ from ..errors import InvalidArgument
 
 _NAME = "context_parallel"
 _DROPPED = ("max_length_q", "max_length_k", "seq_idx")
-"""Of packed documents, beside cu_seq_lens, for other kernels."""
+"""Arguments of packed documents, beside cu_seq_lens, for other kernels."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Arguments:
     others: dict[str, Any]
 
     def fingerprint(self) -> int:
-        """Of tokens, positions, labels and padding, 63 bits: compared between ranks. Waits for a GPU."""
+        """Hash of tokens, positions, labels and padding, 63 bits: compared between ranks. Waits for a GPU."""
         parts = [x for x in (self.input_ids, self.positions, self.shift_labels, self.padding) if x is not None]
         rows = torch.arange(self.positions.numel(), device=self.positions.device)
         sums = [((x.flatten().long() + 131) * (2654435761 * rows + 97)).sum() for x in parts]

@@ -80,7 +80,8 @@ class Batch:
         return model_layer_mask(whole) if self.given is None else caller_layer_mask(whole, self.given)
 
     def largest(self) -> Mask:
-        """Of the masks of all layers, alike on all ranks: transformers lists layer types in the order of a set."""
+        """Largest of the masks of all layers, alike on all ranks: transformers lists layer types in the order of a
+        set."""
         kinds = sorted(self._masks) if isinstance(self._masks, dict) else [None]
         masks = []
         for kind in kinds:
@@ -114,7 +115,7 @@ class BatchKeys:
 
     @property
     def num_layer_masks(self) -> int:
-        """Of how many kinds of layers the attention function was called."""
+        """Number of kinds of layers that called the attention function."""
         return len(self._known)
 
     def _plan(self, mask: Mask) -> Any:
@@ -123,8 +124,8 @@ class BatchKeys:
         return make_mask_key_after_dispatch(mask, self.key)
 
     def _compare(self, call: LayerCall) -> None:
-        """What the model itself makes for this rank's rows, taken as one sequence, must be what its config says: then
-        its mask of the whole batch is known too, though it never makes it."""
+        """The model's own mask for this rank's rows, taken as one sequence, must be what its config says. Then its mask
+        of the whole batch is known too, without the model making it."""
         rows = call.q_length
         ones = torch.ones(1, rows, dtype=torch.bool, device=self.batch.positions.device)
         wanted = _of_kind(masks_of_config(self.batch.config, 1, rows, ones, None), call)
@@ -135,8 +136,8 @@ class BatchKeys:
             )
 
     def scale_of_rows(self, module: Any) -> Tensor | None:
-        """By what queries must be multiplied in layers of Llama 4 without rotary embedding, which count this rank's
-        rows from 0 instead of those of the sequence: `[1, 1, rows, 1]`."""
+        """Query factors of Llama 4 layers without rotary embedding: such layers count this rank's rows from 0 instead
+        of the sequence's. `[1, 1, rows, 1]`."""
         if not getattr(module, "attn_temperature_tuning", False) or getattr(module, "use_rope", True):
             return None
         from .._rows import get_position_ids

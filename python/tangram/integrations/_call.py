@@ -82,7 +82,7 @@ class LayerCall:
 
     @property
     def window(self) -> Limits:
-        """Of which a query counts as one key: w - 1 keys before it, and after it if the layer is not causal."""
+        """Window limits. The query counts as one key: w - 1 keys before it, and after it if the layer is not causal."""
         size = self.sliding_window
         if size is None and self.kind == "sliding_attention":  # some models tell their mask alone
             size = getattr(self.module, "sliding_window", None)
@@ -98,7 +98,7 @@ class LayerCall:
         mask = self.attention_mask
         if isinstance(mask, ModelMask):
             return mask
-        # Of a graph that ended before the layer's call was read.
+        # A graph that ended before the layer's call was read.
         return mask.outside_of_graph() if hasattr(mask, "outside_of_graph") else None
 
     def once(self, name: str, source: tuple[Any, ...], make: Callable[[], Any]) -> Any:

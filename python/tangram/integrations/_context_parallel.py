@@ -58,8 +58,8 @@ def context_parallel(model: Any, cp_group_or_mesh: Any = None, *, needs_labels: 
     Sets attn_implementation="tangram". Masks, positions and labels keep the meaning that they have in one process:
     padding on either side, packed documents, windows, chunks, tangram_mask. Each layer attends over all ranks.
 
-    The loss is this rank's part: its mean over the ranks of the group is that of the batch, as DDP and FSDP average
-    gradients; with num_items_in_batch its sum is, as Trainer expects. Without gradients it is the mean, on every rank.
+    The loss is this rank's part: its mean over the group's ranks is the batch's loss, as DDP and FSDP average
+    gradients. With num_items_in_batch its sum is, as Trainer expects. Without gradients it is the mean, on every rank.
     Logits are `[1, rows, vocabulary]` of this rank's rows, which tangram.undispatch(logits[0], key) makes whole with
     key=tangram.get_most_recent_key(group). `generate` runs whole on every rank.
 
@@ -72,9 +72,9 @@ def context_parallel(model: Any, cp_group_or_mesh: Any = None, *, needs_labels: 
         model.
 
     Raises:
-        InvalidArgument: other models; tensor parallelism. A call raises it on every rank, before anything is computed,
-            for different batches on ranks, 4D masks, caches, attention dropout, router losses, logits_to_keep and
-            tensors whose rows are not known.
+        InvalidArgument: other models; tensor parallelism. A call raises it on every rank, before anything is computed.
+            Causes: batches that differ between ranks, 4D masks, caches, attention dropout, router losses,
+            logits_to_keep, and tensors whose rows are not known.
     """
     from .._torch_group import torch_group
 
@@ -195,7 +195,7 @@ def _local(given: Arguments, keys: BatchKeys, ranks: int) -> dict[str, Any]:
 
 
 def _over_ranks(state: _State, outputs: Any, given: Arguments, keys: BatchKeys) -> Any:
-    """The same loss on every rank, so that it does not matter whose an evaluation takes. And what TRL's fused head
+    """Gives every rank the same loss, so that an evaluation may take that of any rank. And what TRL's fused head
     computes of each token, whose sum it divides by the number of tokens that it sees."""
     from .._rows import undispatch
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runtime keys of rows that stay on the ranks where another library put them.
 
-The sequence of such a key is the rows of rank 0, then those of rank 1, and so on: a sequential dispatch of it moves no
+The sequence of such a key is the rows of rank 0, then those of rank 1, and so on. A sequential dispatch of it moves no
 row. Its mask says what is visible between these places, out of positions in the documents.
 """
 
@@ -32,7 +32,7 @@ class _Rows(NamedTuple):
     begin: int
     """In the sequence of the key."""
     position: int
-    """Of the first one in its document."""
+    """Position of the first row in its document."""
     length: int
 
 

@@ -101,7 +101,7 @@ def chosen_of_kind(call: LayerCall, value: Any, name: str) -> Any:
 
 
 def limits_of_caller(call: LayerCall, given: Any, rows: tuple[int, int], borders: Borders | None) -> Limits:
-    """Of a mask or key that a caller gives for `rows` queries and keys."""
+    """Limits of a mask or key that a caller gives for `rows` queries and keys."""
     chunk = getattr(getattr(call.module, "config", None), "attention_chunk_size", None)
     if call.kind == "chunked_attention" and not isinstance(given, Mapping) and (chunk is None or chunk < rows[1]):
         raise InvalidArgument(
@@ -148,7 +148,7 @@ def caller_layer_mask(call: LayerCall, given: Any) -> Mask:
 
 
 def _of_layer(call: LayerCall) -> Mask:
-    """Of a layer to which its model gave no mask: what its call says."""
+    """Mask of a layer to which its model gave none: as its call says."""
     q_length, kv_length, batch = call.q_length, call.kv_length, call.batch
     if call.causal and q_length not in (1, kv_length):
         raise InvalidArgument(

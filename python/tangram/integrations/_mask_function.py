@@ -26,7 +26,7 @@ GRID = 96
 
 
 class Sizes(NamedTuple):
-    """Of a mask for `batch` sequences: which queries and keys of the sequence there are."""
+    """Sizes of a mask for `batch` sequences: which queries and keys of the sequence there are."""
 
     batch: int
     q: Span

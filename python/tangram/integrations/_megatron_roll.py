@@ -39,8 +39,8 @@ def install_roll() -> None:
 
 
 def _rolled(tensor: Tensor, shifts: int, dims: int, params: SequenceParams) -> tuple[Tensor, Tensor]:
-    """Rows `[1, rows]` of what follows each row in its document, 0 after its end; and the mean of the ranks' sums,
-    which makes the mean of their losses that of the batch."""
+    """Rows `[1, rows]` of what follows each row in its document, 0 after its end; and the mean of the ranks' sums.
+    By that mean, the mean of the ranks' losses is the loss of the batch."""
     from .._rows import roll
 
     if shifts != -1 or dims not in (-1, tensor.dim() - 1) or tensor.shape[0] != 1:

@@ -89,8 +89,8 @@ _narrowed_keys: WeakKeyDictionary[Any, dict[Limits, Any]] = WeakKeyDictionary()
 
 @torch.compiler.disable  # type: ignore[misc]
 def narrowed_key(key: Any, limits: Limits) -> Any:
-    """A runtime key of the pairs of `key` within the limits, over the same dispatch: planned once, it lives as long as
-    `key`, which is the result if these are all of its pairs. All ranks make the same calls, so they plan alike."""
+    """A runtime key of the pairs of `key` within the limits, over the same dispatch. Planned once, it lives as long as
+    `key`; `key` itself if these are all of its pairs. All ranks make the same calls, so they plan alike."""
     known = _narrowed_keys.setdefault(key, {})
     if limits not in known:
         while len(known) >= KEYS_PER_KEY:
@@ -122,7 +122,7 @@ def is_within(key: Any, limits: Limits) -> bool:
 
 
 def _masks_of(key: Any) -> list[Mask]:
-    """Those of its groups of heads, without padding."""
+    """Masks of the key's head groups, without padding."""
     return [Mask(key.total_seqlen_q, key.total_seqlen_k, mask.slices) for mask in key.masks or (key.plan.mask,)]
 
 
@@ -151,8 +151,8 @@ def given_borders(cu_q: Any, cu_k: Any, rows: tuple[int, int], whose: str) -> Bo
 
 
 def borders_of_positions(position_ids: Tensor, real: Tensor | None, any_jump: bool) -> tuple[int, ...]:
-    """Where documents begin in sequences that lie one after the other: at 0, at each sequence, and where positions
-    `[batch, length]` do not rise; with any_jump also where they skip.
+    """Begins of documents in sequences that lie one after the other: at 0, at each sequence, and where positions
+    `[batch, length]` do not rise. With any_jump also where positions skip.
 
     real: `[batch, length]` bool, False for padding, whose positions mean nothing.
     """

@@ -98,8 +98,8 @@ def substitute_hf_flash_attn(process_group: Any, heads_k_stride: int = 1) -> Non
         heads_k_stride: has no effect: rows are exchanged, of all heads at once.
 
     Raises:
-        NotAvailable: no Transformers 4.57 or later. A layer raises InvalidArgument for softcap, sinks and windows of
-            wrong values as "tangram" does, for dropout, batches of several sequences, and 2D masks that hide rows.
+        NotAvailable: no Transformers 4.57 or later. A layer raises InvalidArgument for dropout, batches of several
+            sequences, 2D masks that hide rows, and windows and sinks of wrong values.
     """
     from ._attention import _mask, register
     from ._versions import warn_of_untested

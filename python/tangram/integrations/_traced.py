@@ -3,8 +3,8 @@
 """Models under torch.compile: masks are read while the graph runs, by operators, so that other documents need no other
 graph. What is read and refused is what _layer.py reads and refuses of a model that is not compiled.
 
-The graph asks the model's mask function for the cells that decide (_mask_function.py), since a function is nothing that
-an operator could take; the answers, positions, padding and borders are tensors. Operators name masks by tensors.
+An operator cannot take a function, so the graph evaluates the model's mask function for the cells that decide
+(_mask_function.py). The answers, positions, padding and borders are tensors. Operators name masks by tensors.
 """
 
 from __future__ import annotations

@@ -137,8 +137,8 @@ def _install_in_trainer() -> None:
 
 
 def _gather_losses(accelerator: Any, losses: Any) -> Any:
-    """accelerator.gather_for_metrics of losses that ranks of the cp dimension, the innermost, have alike: taken once,
-    so that dropping the samples by which a last batch was filled up leaves the others."""
+    """accelerator.gather_for_metrics of losses that all ranks of the cp dimension, the innermost, share. Each is taken
+    once, so that dropping the samples that fill up a last batch leaves the others."""
     gathered = accelerator.gather(losses)
     once = gathered.view(-1, accelerator.parallelism_config.cp_size, losses.numel())[:, 0].flatten()
     state = accelerator.gradient_state

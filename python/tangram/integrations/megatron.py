@@ -157,7 +157,7 @@ class ContextParallel:
 
 
 def _heads(config: Any) -> HeadConfig:
-    """Of this rank, after tensor parallelism."""
+    """Heads of this rank, after tensor parallelism."""
     tp = config.tensor_model_parallel_size
     groups = config.num_query_groups or config.num_attention_heads
     return HeadConfig(config.num_attention_heads // tp, max(groups // tp, 1), config.kv_channels, config.kv_channels)

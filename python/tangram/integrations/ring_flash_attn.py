@@ -105,7 +105,7 @@ def _of_batches(name: str, layout: Layout) -> tuple[Callable[..., Result], ...]:
 
 
 def _of_documents(name: str, layout: Layout) -> tuple[Callable[..., Result], ...]:
-    """The same of packed documents, of each of which every rank has equally many rows: cu_seqlens counts those."""
+    """Functions of packed documents, of each of which every rank has equally many rows, as cu_seqlens counts them."""
 
     def func(
         q: Tensor,
@@ -133,7 +133,7 @@ def _of_documents(name: str, layout: Layout) -> tuple[Callable[..., Result], ...
 
 
 def _of_sequence(name: str) -> tuple[Callable[..., Result], ...]:
-    """The same of packed documents whose ranks have runs of the whole pack, wherever documents begin."""
+    """Functions of packed documents whose ranks have runs of the whole pack, wherever documents begin."""
 
     def func(
         q: Tensor,

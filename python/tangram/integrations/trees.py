@@ -194,5 +194,5 @@ def _masks(tree: Tree, config: Any) -> Mask | dict[str, Mask]:
             f"{_NAME}: layers must be of {' or '.join(known)}; pass config=None and masks of your own for others "
             f"(got {', '.join(sorted(kinds - set(known)))})"
         )
-    # Of layers with a window only a mapping is taken as it is: the window counts in positions, not in rows.
+    # Layers with a window take only a mapping unchanged: the window counts in positions, not in rows.
     return known if window is not None else known["full_attention"]

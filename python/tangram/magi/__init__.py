@@ -4,9 +4,9 @@
 
     from tangram.magi import calc_attn, dispatch, magi_attn_flex_key, undispatch  # was: from magi_attention.api
 
-Names, orders of arguments, defaults and what is returned are those of the published functions, whatever module they are
-in there; `tangram` itself has its own names. What cannot be honoured raises and names it. MAGI_ATTENTION_* variables
-that change results or placement are read once, at this import. Needs torch.
+Names, orders of arguments, defaults and results are those of the published functions, whatever module has them there.
+`tangram` itself has its own names. What cannot be honoured raises and names it. MAGI_ATTENTION_* variables that change
+results or placement are read once, at this import. Needs torch.
 """
 
 from __future__ import annotations

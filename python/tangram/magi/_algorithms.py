@@ -20,7 +20,7 @@ class DispatchAlg:
 
     _type: ClassVar[DispatchAlgType]
     _name: ClassVar[str]
-    """Of Tangram's algorithm."""
+    """Name of Tangram's algorithm."""
     _is_optimal: ClassVar[bool] = False
     _returns_partitions: ClassVar[bool] = True
     _is_equal: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class DispatchAlg:
 
     @property
     def is_equal_num_workloads(self) -> bool:
-        """As published. Tangram gives every rank as many chunks in any case."""
+        """Published field. Tangram gives every rank as many chunks in any case."""
         return self._is_equal
 
     @property
@@ -96,7 +96,7 @@ class MinHeapDispatchAlg(DispatchAlg):
 
 @dataclass(frozen=True)
 class ToppHeapDispatchAlg(DispatchAlg):
-    """As MinHeapDispatchAlg, which it is with top_p 0."""
+    """Like MinHeapDispatchAlg, which it equals with top_p 0."""
 
     _type, _name, _considers_affinity = DispatchAlgType.TOPP_HEAP, "min_heap", True
     top_p: float = 0.0

@@ -29,7 +29,7 @@ _FLEX_MASK = "q_ranges k_ranges attn_mask_type total_seqlen_q total_seqlen_k"
 _VARLEN_MASK = "cu_seqlens_q cu_seqlens_k"
 _HEADS = "num_heads_q num_heads_kv head_dim"
 _SOURCES = "is_same_source is_q_permutable is_k_permutable"
-# Of 1.1, of later versions, of 1.0.
+# Orders of 1.1, of later versions, of 1.0.
 _FLEX_ORDERS = (
     f"{_FLEX_MASK} {_HEADS} pad_size chunk_size cp_group_or_mesh dist_attn_config {_SOURCES}",
     f"{_FLEX_MASK} {_HEADS} pad_size cp_group_or_mesh dist_attn_config {_SOURCES} chunk_size head_dim_v",
@@ -67,7 +67,7 @@ def require_one_source(function: str, given: dict[str, Any]) -> None:
 
 
 def _flex_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
-    """Of the arguments of magi_attn_flex_key."""
+    """Key from the arguments of magi_attn_flex_key."""
     require_one_source(function, given)
     lengths = (given["total_seqlen_q"], given["total_seqlen_k"])
     ranges = (given["q_ranges"], given["k_ranges"])
@@ -75,7 +75,7 @@ def _flex_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
 
 
 def _varlen_key(function: str, given: dict[str, Any]) -> DistAttnRuntimeKey:
-    """Of the arguments of magi_attn_varlen_key."""
+    """Key from the arguments of magi_attn_varlen_key."""
     cu_q, cu_k, causal = given["cu_seqlens_q"], given["cu_seqlens_k"], given["causal"]
     with Named(function):
         q, k, kinds, total_q, total_k = infer_attn_mask_from_cu_seqlens(cu_q, cu_k, causal, given["window_size"])
@@ -113,7 +113,7 @@ def magi_attn_flex_key(
     """The key of a mask given by ranges and types.
 
     Positional arguments may also come in the orders of 1.0, without heads, and of versions after 1.1, without
-    chunk_size: the place of the group tells them apart.
+    chunk_size. The place of the group tells them apart.
 
     Args:
         attn_mask_type: one for all ranges or one for each, AttnMaskType or its names.
@@ -240,7 +240,8 @@ def make_varlen_key_for_new_mask_after_dispatch(
     window_size: tuple[int, int] = (-1, -1),
     dist_attn_config: DistAttnConfig | None = None,
 ) -> DistAttnRuntimeKey:
-    """The same for packed documents; the mask's arguments as of magi_attn_varlen_key."""
+    """Like make_flex_key_for_new_mask_after_dispatch, for packed documents; arguments of the mask as in
+    magi_attn_varlen_key."""
     name = "make_varlen_key_for_new_mask_after_dispatch"
     with Named(name):
         q, k, kinds, *_ = infer_attn_mask_from_cu_seqlens(cu_seqlens_q, cu_seqlens_k, causal, window_size)

@@ -17,7 +17,7 @@ from ._environment import Environment
 from ._orders import by_name
 
 _BYTES = 2
-"""Of an element on the wire, in bfloat16."""
+"""Bytes of an element on the wire, in bfloat16."""
 
 
 def _require(holds: bool, text: str) -> None:
@@ -140,7 +140,7 @@ class OverlapConfig:
         )
 
     def num_stages(self, remote_rows: int) -> int:
-        """Of a pass that receives at most so many rows; 0: as many as the planner likes."""
+        """Stages of a pass that receives at most `remote_rows` rows; 0: the planner's choice."""
         if not self.enable:
             return 1
         if self.degree is None:
@@ -222,7 +222,7 @@ def _cost(overlap: OverlapConfig, heads: _core.HeadConfig) -> _core.CostModel:
         # Two products of a pair, two operations each, and five products in the backward pass.
         flops = 4 * heads.num_heads_q * heads.head_dim
         rate = flops / (overlap.calc_cost_factor * 1e-6)
-        # Of these very heads, so that no factor of their head dim comes on top.
+        # Rates of these very heads, so that no factor of their head dim comes on top.
         cost = changed(cost, forward_flops_per_s=rate, backward_flops_per_s=rate, head_dim_rates=[])
     if overlap.comm_cost_factor != 1.0:
         row_bytes = _BYTES * heads.num_heads_kv * (heads.head_dim + heads.head_dim_v)

@@ -24,7 +24,8 @@ class AttnMaskType(Enum):
 
     @classmethod
     def from_int_type(cls, int_type: int) -> AttnMaskType:
-        """Of the numbers of attn_type_map: 0 full, 1 causal, 2 inverse causal, 3 both. Raises KeyError for others."""
+        """Type from its number in attn_type_map: 0 full, 1 causal, 2 inverse causal, 3 both. Raises KeyError for
+        others."""
         if not 0 <= int_type < len(_BY_NUMBER):
             raise KeyError(int_type)
         return _BY_NUMBER[int_type]

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MAGI_ATTENTION_* variables that change results or placement, read once, when tangram.magi is imported.
 
-All others that are set have no counterpart: they choose how something is built that is not built here, or which of
-several kernels computes what Tangram has one kernel for. One line of the log names them.
+All other variables have no counterpart: they choose builds that do not exist here, or one of several kernels where
+Tangram has one. One line of the log names them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Environment:
     """What the variables say."""
 
     kernel_backend: str = "ffa"
-    """As KERNEL_BACKEND names it: ffa, sdpa or sdpa_ol."""
+    """Value of KERNEL_BACKEND: ffa, sdpa or sdpa_ol."""
     backend: str | None = None
-    """Of tangram: None the best, "reference" the dense one in float64."""
+    """Backend of tangram: None the best, "reference" the dense one in float64."""
     precision: str | None = None
     """The dtype in which attention is computed; None: that of q."""
     deterministic: bool = False

@@ -35,8 +35,8 @@ _OF_1_0 = ("softmax_scale", "softcap", "deterministic", "sm_margin", *_TUNING)
 _BESIDE_INDICES = {"q_block_size": (None, 1), "k_block_size": (None, 1), "sparse_load": (None, False)}
 """What these may be beside index_attn_indices."""
 IndexValues = Literal["tokens", "rows"]
-"""What index_attn_indices name: tokens, rows of k, as from 1.1.2 on; or rows of k with its heads one below the other,
-token * heads of k + head, as up to 1.1.1."""
+"""Meaning of index_attn_indices: tokens (rows of k), as from 1.1.2 on, or rows of k and its heads, token * heads of k +
+head, as up to 1.1.1."""
 
 
 def masks_of_indices(indices: Tensor, seqlen_k: int) -> list[Mask]:
@@ -219,10 +219,10 @@ def flex_flash_attn_func(
 
     Args:
         index_attn_indices: instead of ranges `[rows of q, K/V heads, n]` int32: rows of keys that a query sees, each
-            once, -1 for none. On a GPU bfloat16 and float16 of head_dim 128 without sink, softcap and
-            return_max_logits go to tangram.token_attn_func, whose kernels read them. Else they are read on the host,
-            which synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then,
-            and without effect beside ranges; sparse_load is False then.
+            once, -1 for none. On a GPU bfloat16 and float16 of head_dim 128 without sink, softcap and return_max_logits
+            go to tangram.token_attn_func, whose kernels read them. Other tensors are read on the host, which
+            synchronises, and make a slice for each run of keys: slow. q_block_size and k_block_size are 1 then, and
+            have no effect beside ranges; sparse_load is False then.
         index_attn_values: of several K/V heads what index_attn_indices name, which the published versions do not agree
             on: "tokens", rows of k, as from 1.1.2 on; "rows", token * heads + head, as up to 1.1.1 (checked, which
             synchronises). Without effect of one head.

@@ -39,7 +39,7 @@ def full_attention_to_varlen_attention(batch_size: int, seq_len: int) -> tuple[T
 def infer_varlen_mask_from_batch(
     batch_size: int, seq_len: int, device: torch.device | str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same in int32 on a device; None: the GPU, which is the default there, or the host where there is none."""
+    """Borders in int32 on a device; None: the GPU, which is the default there, or the host without one."""
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     borders = torch.arange(0, batch_size + 1, dtype=torch.int32, device=device) * seq_len
@@ -90,8 +90,8 @@ def _published(q: Any, k: Any, types: Any) -> Typed:
 
 
 def _windowed(q: tuple[int, int], k: tuple[int, int], window: tuple[int, int]) -> Any:
-    """Ranges and types of a window. There queries before the one that is aligned to the first key see nothing, whatever
-    their window reaches; Tangram's own function shows them what it reaches."""
+    """Ranges and types of a window. There queries before the one aligned to the first key see nothing, whatever their
+    window. Tangram's own function shows them the keys of the window."""
     aligned = (max(q[0], q[1] - (k[1] - k[0])), q[1])
     return _core.infer_attn_mask_from_sliding_window(aligned, k, window)
 

@@ -27,7 +27,7 @@ from ._ranges import AttnRanges
 
 env = of_process()
 _HEAD_DIM = 128
-"""Of keys that are made without heads, as those of 1.0: it only weighs transfers against attention."""
+"""Head dim of keys that are made without heads, as in 1.0: it only weighs transfers against attention."""
 _made = count()
 
 

@@ -163,7 +163,7 @@ class DistAttnRuntimeDictManager:
         return found
 
     def keys(self, cp_group: Any = None) -> list[DistAttnRuntimeKey]:
-        """Of a group; None: of all."""
+        """Keys of a group; None: of all groups."""
         if cp_group is not None:
             return list(self._of(cp_group))
         return [key for managers in self._managers.values() for key in managers]

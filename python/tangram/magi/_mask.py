@@ -78,7 +78,7 @@ class AttnMask:
 
     @property
     def mask_flag_array(self) -> Any:
-        """The same as an array of NumPy without the last dimension."""
+        """mask_tensor as an array of NumPy without the last dimension."""
         return self.mask_tensor[..., 0].numpy()
 
     def _part(self, q_range: AttnRange, k_range: AttnRange) -> Tensor:

@@ -22,8 +22,8 @@ def in_any_order(anchor: str, is_anchor: Callable[[Any], bool], *orders: str) ->
     """Lets a function be called in any of these orders of positional arguments, beside its own.
 
     Args:
-        anchor: an argument that tells the orders apart: `is_anchor` holds for its values, and for those of no argument
-            that stands at its place in another order.
+        anchor: an argument that tells the orders apart. `is_anchor` holds for its values, and for those of no argument
+            at its place in another order.
         orders: names with a blank between; the first is that of the function's signature.
     """
     named = [order.split() for order in orders]

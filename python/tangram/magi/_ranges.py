@@ -48,7 +48,7 @@ class AttnRanges:
 
     @staticmethod
     def from_ranges(ranges: Iterable[RangeType] | AttnRanges, check: bool = False) -> AttnRanges:
-        """Of pairs, ranges, or a copy of others. Raises RangeError when one ends before it starts."""
+        """Makes ranges from pairs or ranges, or copies others. Raises RangeError when one ends before it starts."""
         made = AttnRanges()
         made._ranges = [AttnRange.from_range(each) for each in ranges]
         if check:
@@ -241,7 +241,7 @@ class AttnRanges:
         return _covered_again(self._ranges, None)
 
     def intersect_size_with(self, other: AttnRanges) -> int:
-        """The same over both lists, counting only rows that both cover."""
+        """Sum of sizes over both lists, counting only rows that both cover."""
         return _covered_again(self._ranges, other._ranges)
 
     def union_size(self) -> int:
@@ -326,7 +326,7 @@ class AttnRanges:
                 f"AttnRanges: a position takes an AttnRange, a slice AttnRanges (got {idx} and {value!r:.200})"
             )
         start, stop = idx.start, idx.stop
-        # As there: the ends that are named count, even behind the last range, where a list grows.
+        # Published behaviour: the ends that are named count, even behind the last range, where a list grows.
         wanted = len(self._ranges[idx]) if start is None or stop is None else stop - start
         if wanted != len(value):
             raise InvalidArgument(
@@ -348,7 +348,7 @@ class AttnRanges:
 
 
 def _of(ranges: Iterable[AttnRange]) -> AttnRanges:
-    """The same objects."""
+    """List that holds the given objects themselves."""
     made = AttnRanges()
     made._ranges = list(ranges)
     return made

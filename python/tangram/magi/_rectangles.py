@@ -230,7 +230,7 @@ class AttnRectangles:
         mask_types: Sequence[int | AttnMaskType],
         check: bool = False,
     ) -> AttnRectangles:
-        """Of typed slices; those without cells are left out."""
+        """Rectangles of typed slices; those without cells are left out."""
         q, k = AttnRanges.from_ranges(q_ranges, check), AttnRanges.from_ranges(k_ranges, check)
         if not len(q) == len(k) == len(mask_types):
             raise InvalidArgument(

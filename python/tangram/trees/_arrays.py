@@ -28,7 +28,7 @@ def device_of(value: Any) -> Device:
 
 
 def on_host(value: Any) -> Any:
-    """Of a tensor its values in host memory, without a copy where they lie there; other values as they are."""
+    """Values of a tensor in host memory, without a copy if they are there; other values unchanged."""
     if not is_tensor(value):
         return value
     value = value.detach().cpu()

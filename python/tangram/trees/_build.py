@@ -24,12 +24,11 @@ def from_sequences(tokens: Any, min_shared: int = 64, *, cu_seqlens: Any = None)
     hashed.
 
     Args:
-        tokens: a list of one-dimensional tensors of torch, arrays of NumPy or lists, of any integer dtype; or one such
-            tensor or array of all sequences, with cu_seqlens. Tensors on a GPU are copied to the host once, which
-            synchronises.
-        min_shared: sequences share rows only if they have at least so many tokens in common, counted from the last
-            node that they share. So a node with children has `min_shared` rows or more: a common BOS token joins
-            nothing, and samples that agree by chance in a few tokens behind their prompt make no small nodes.
+        tokens: a list of one-dimensional torch tensors, NumPy arrays or lists, of any integer dtype; or one tensor or
+            array of all sequences, with cu_seqlens. Tensors on a GPU are copied to the host once, which synchronises.
+        min_shared: sequences share rows only if they have at least so many tokens in common, counted from the last node
+            that they share. So a node with children has `min_shared` rows or more. A common BOS token joins nothing,
+            and chance agreement in a few tokens behind a prompt makes no small nodes.
         cu_seqlens: `[sequences + 1]` borders of the sequences in `tokens`.
 
     Raises:
@@ -60,7 +59,7 @@ def from_parents(lengths: Any, parents: Any, *, tokens: Any = None, ends: Any = 
         parents: for each node the number of its parent, in any order; -1 for roots.
         tokens: `[sum(lengths)]` integers, those of node 0, then those of node 1, and so on; None: the tree has no
             tokens, and `targets` is refused.
-        ends: for each sequence the node at whose last row it ends, -1 for an empty sequence; None: a sequence for each
+        ends: for each sequence the node at whose last row it ends, -1 for an empty sequence. None: a sequence for each
             node without children, in the order of their numbers.
 
     Raises:

@@ -51,7 +51,7 @@ class Nodes:
 
     @cached_property
     def joined(self) -> Nodes:
-        """The same rows, a node and its only child as one node: what a mask needs."""
+        """Nodes of the same rows, a node and its only child as one node: what a mask needs."""
         n = self.parent.size
         is_head = np.ones(n, bool)
         is_head[1:] = (self.parent[1:] != np.arange(n - 1)) | (self.after[1:] != self.after[:-1])
@@ -63,8 +63,8 @@ class Nodes:
         return Nodes(number[self.parent[head]], length, number[self.after[head]], self.source[head])
 
     def subset(self, kept: Array) -> tuple[Nodes, Array]:
-        """The nodes where the bool array `kept` is true, and for each node the new number of itself or of its nearest
-        ancestor that is kept, else -1."""
+        """The nodes for which the bool array `kept` is true. And for each node the new number of its nearest kept
+        ancestor or itself, else -1."""
         nearest = np.where(kept, np.arange(kept.size), self.parent)
         while True:
             inner = np.flatnonzero(nearest >= 0)

@@ -30,7 +30,7 @@ class Targets:
         self._rows = rows
         self._weights = weights
         self._num_rows = num_rows
-        """Of the tree, or of the shard of a rank."""
+        """Rows of the tree, or of the shard of a rank."""
         self._device: Device = tree._device
         self._of_token: Any = None
         self.rows = placed(rows, self._device)

@@ -36,7 +36,7 @@ class Tree:
         self._masks: dict[int, Mask] = {}
 
     def to(self, device: Any) -> Tree:
-        """The same tree, whose results are tensors on this device of torch; None: NumPy arrays."""
+        """Equal tree whose results are tensors on this device of torch; None: NumPy arrays."""
         if device is not None:
             import torch
 
@@ -98,8 +98,8 @@ class Tree:
 
     @property
     def sources(self) -> Any:
-        """For each row where its token is in what the tree was made of: the sequences one after the other, or the
-        nodes as from_parents got them. `x[tree.sources]` are other values of tokens, such as images' features."""
+        """For each row the place of its token in the input: in the sequences one after the other, or in the nodes that
+        from_parents got. `x[tree.sources]` are other values of tokens, such as images' features."""
         return placed(ranges(self._nodes.source, self._nodes.length), self._device)
 
     def _tokens(self) -> Array | None:
@@ -208,8 +208,8 @@ class Tree:
         Edges whose weight is 0 are left out, so prompts cost no logits.
 
         Args:
-            weights: for each token of the sequences the weight of its log probability: a list with one array (or
-                number) for each sequence, or one array of all tokens, one sequence after the other, see cu_seqlens.
+            weights: weight of the log probability of each token of the sequences. A list with one array (or number) for
+                each sequence, or one array of all tokens, see cu_seqlens.
                 None: 1. The first token of a sequence has no edge. For a loss that is not linear in log p pass its
                 mask, then see Targets.gather.
 

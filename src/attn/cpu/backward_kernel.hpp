@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Backward pass of one tile of keys: keys in lanes. K^T and V^T are packed once for the tile; dk and dv stay in scratch
-// until they are final; dq is computed for a block of queries and added in a fixed order (NOTE [order of dq]).
+// until they are final. dq is computed for a block of queries and added in a fixed order (NOTE [order of dq]).
 #pragma once
 
 #include "attn/cpu/forward_kernel.hpp"
 
 namespace tangram::cpu::TANGRAM_ISA {
 
-/// With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half the rows pairs of two rows.
+/// Scratch of the backward pass. With bfloat16 pairs, `inner` rows hold pairs along the head dim and buffers of half
+/// the rows pairs of two rows.
 struct BackwardScratch {
   int64_t ld, ld_v;   // head dims rounded up to whole vectors; what is added is zero
   float* k;           // [kTileLanes / width, ld]
@@ -249,9 +250,9 @@ class BackwardTile {
     return result;
   }
 
-  /// scale * score - lse. The product is exact but for the end, where scaling by log2(e) first would round both sides
-  /// to steps that are large beside 1 where lse is large. A score that rounds to lse has the row to itself, and takes
-  /// all of it, unless what lse lost by rounding is known.
+  /// scale * score - lse. The product is rounded at the end alone. Scaling by log2(e) first would round both sides to
+  /// steps that exceed 1 if lse is large. A score that rounds to lse has the row to itself, and takes all of it, unless
+  /// what lse lost by rounding is known.
   TANGRAM_MEMBER_INLINE Vec below_lse(Vec score, float scale, int m) const {
     const Vec lse = splat(s_.lse[m]);
     const Vec unrounded = multiply_subtract(score, splat(scale), lse);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Forward pass of one tile: queries in lanes. S^T = K Q^T and O^T = V^T P^T are both products of broadcast K or V
-// elements with vectors over queries, so that neither K nor V is transposed, row maxima and sums need no shuffles, and
-// a mask is a bit per lane. Online softmax after Milakov and Gimelshein (2018) and FlashAttention (Dao et al., 2022).
+// Forward pass of one tile: queries in lanes. S^T = K Q^T and O^T = V^T P^T are products of broadcast K or V elements
+// with vectors over queries. So neither K nor V is transposed, row maxima and sums need no shuffles, and a mask is a
+// bit per lane. Online softmax after Milakov and Gimelshein (2018) and FlashAttention (Dao et al., 2022).
 #pragma once
 
 #include "attn/cpu/microkernel.hpp"
@@ -12,8 +12,8 @@
 namespace tangram::cpu::TANGRAM_ISA {
 
 inline constexpr float kLog2E = 1.44269504088896f;
-/// The reference of the exponentials follows the row maximum only when that grew by more than this (in powers of two):
-/// exact, because everything is relative to one reference, and the accumulator is rarely rescaled.
+/// Lazy rescaling: the reference of the exponentials follows the row maximum only if that grew by more than this (in
+/// powers of two). It is exact, because everything is relative to one reference.
 inline constexpr float kRescaleThreshold = 8;
 inline constexpr int kNumPanels = kTileLanes / kPanel;
 inline constexpr int kLineFloats = 16;  // of a cache line
@@ -24,8 +24,8 @@ TANGRAM_INLINE int inner_dim(int dim) {
   return (dim + Element::kWidth - 1) / Element::kWidth;
 }
 
-/// Between rows of V in scratch, which a product reads down its columns: a power of two would put all of them in few
-/// sets of the L1 cache.
+/// Floats between rows of V in scratch, which a product reads down its columns. A power of two would map all of them to
+/// few sets of the L1 cache.
 TANGRAM_INLINE int64_t v_stride(int dim_v) { return dim_v + kLineFloats; }
 
 struct ForwardScratch {
@@ -64,7 +64,7 @@ struct ForwardScratch {
   }
 };
 
-/// What a masked score becomes; NaN of poisoned lanes goes with it.
+/// Replaces masked scores, and NaN of poisoned lanes with them.
 TANGRAM_INLINE void hide_masked(const StepBlock& block, int panel, const Segment& segment, float* scores) {
   for (int s = segment.begin; s < segment.end; ++s) {
     const uint64_t bits = panel_bits(block, panel, s);
@@ -143,8 +143,8 @@ struct ForwardPanel {
     }
   }
 
-  /// scores -> exponentials, and their sums. Scores are subtracted before they are scaled: what lies near the reference
-  /// keeps all its digits, and the largest score of a row is exactly 0 away from it, however large scores are.
+  /// scores -> exponentials, and their sums. The reference is subtracted before scaling. So scores near it keep all
+  /// their digits, and the largest score of a row is exactly 0 away from it, however large scores are.
   void exponentials(const Segment& segment, float to_log2) const {
     float* scores = scratch.scores;
     for (int v = segment.vec_begin; v < segment.vec_end; ++v) {

@@ -31,7 +31,7 @@ struct MutableTokens {
   int dim;
 };
 
-/// What the backward pass needs of rows whose lse is large, computed as the forward pass computes out and lse.
+/// Data of the backward pass for rows with a large lse, computed as the forward pass computes out and lse.
 struct ExactRows {
   Tokens dout;
   bool as_float32;  // computes scores of bfloat16 in float32, as a backward pass does whose dout is float32

@@ -10,7 +10,7 @@
 
 namespace tangram::cpu::TANGRAM_ISA {
 
-/// What one element of A and B is, always four bytes: a float32, or two bfloat16 that follow each other along the inner
+/// Type of one element of A and B, always four bytes: a float32, or two bfloat16 that follow each other along the inner
 /// index.
 struct Float32 {
   static constexpr int kWidth = 1;
@@ -94,7 +94,7 @@ TANGRAM_INLINE void product_block(const Product& p, int row) {
 
 template <class Element, int kNumVecs, AOrder kOrder>
 __attribute__((noinline)) static void product_panel(const Product& p) {
-  // As many rows as registers hold, but at most 12: more than enough to hide the latency of an FMA.
+  // Rows at once: as many as fit into registers, at most 12, enough to hide the latency of an FMA.
   constexpr int kMaxRows = kNumVecs == 4 ? 6 : kNumVecs == 3 ? 8 : kVecs == 4 ? 12 : 12 / kVecs;
   int row = 0;
   for (; row + kMaxRows <= p.rows; row += kMaxRows) product_block<Element, kMaxRows, kNumVecs, kOrder>(p, row);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which vectors of a panel have work in which steps of a block: fully masked parts are skipped at the granularity of a
-// vector of lanes by eight steps.
+// Which vectors of a panel have work in which steps of a block. Fully masked parts are skipped in units of a vector of
+// lanes by eight steps.
 #pragma once
 
 #include "attn/cpu/kernels.hpp"

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Vectors of one instruction set. Included once by each kernels_<isa>.cpp, which sets TANGRAM_ISA (a namespace of its
-// own, so that copies for different instruction sets never meet) and its compiler flags.
+// Vectors of one instruction set. Included once by each kernels_<isa>.cpp, which sets its compiler flags and
+// TANGRAM_ISA. TANGRAM_ISA is a namespace of its own, so that copies for different instruction sets never meet.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The mask as the kernels walk it. One axis lies in vector lanes (queries in the forward pass, keys in the backward
-// pass) and is cut into tiles; for each tile the rows of the other axis, the steps, are listed compactly: only steps
-// that some lane sees, so that fully masked steps are neither read nor computed.
+// The mask as the kernels walk it. One axis is in vector lanes (queries forward, keys backward) and is cut into tiles.
+// For each tile the steps, rows of the other axis that some lane sees, are listed compactly. So fully masked steps are
+// neither read nor computed.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@
 
 namespace tangram::gpu {
 
-/// For so many query tiles, and accumulator tiles for work tiles in pieces.
+/// Numbers of query tiles, and of accumulator tiles of split work tiles.
 struct BackwardSizes {
   size_t tiles = 0;
   size_t accum_tiles = 0;
@@ -66,7 +66,7 @@ inline int64_t num_sparse_tiles(const AttnShape& shape, const schedule::KernelTa
 inline SparseScratch place_sparse(const AttnShape& shape, const schedule::KernelTable& kernels, void* workspace) {
   const auto head_groups = static_cast<size_t>(shape.num_heads_q / schedule::packed_heads(shape));
   const auto stats = static_cast<size_t>(kernels.backward_sparse.rows) * 4;
-  // Of one gradient, whose sums follow those of the other without a gap.
+  // Floats of one gradient; the sums of the other gradient follow without a gap.
   const size_t sums = static_cast<size_t>(shape.num_heads_kv) * static_cast<size_t>(num_key_groups(shape)) *
                       static_cast<size_t>(schedule::kGroupKeys * shape.head_dim);
   cuda::ScratchLayout layout(workspace);

@@ -23,16 +23,16 @@
 
 namespace tangram::gpu {
 
-/// An image (NOTE [block image]) in device memory, the counters of the forward kernel behind it, memory in which images
-/// are built, and host memory from which they are copied. All is allocated on construction. What calls are given
-/// depends on the capacity alone. Used by one call at a time.
+/// An image (NOTE [block image]) in device memory with the forward kernel's counters behind it, a workspace for
+/// building images, and host memory to copy them from. All is allocated on construction. What calls are given depends
+/// on the capacity alone. Used by one call at a time.
 class BlockBuffer final : public PaddedSlot {
  public:
   /// `choice`: of a capacity for blocks. Throws InvalidArgument for shapes and capacities that kernels which gather do
   /// not take, CudaError.
   BlockBuffer(const AttnShape& shape, const schedule::KernelTable& kernels, const schedule::PaddedChoice& choice);
 
-  /// What install() takes, of masks for each head group.
+  /// Makes the metadata for install(), from one mask for each head group.
   std::unique_ptr<MaskMetadata> build(std::span<const std::span<const AttnSlice>> masks) const;
   /// Enqueues the copy of the lists, a BlockBufferMetadata. Throws InvalidArgument before that if they do not fit,
   /// CudaError.

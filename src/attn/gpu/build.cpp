@@ -69,8 +69,8 @@ std::unique_ptr<MaskMetadata> build_lists(const ListBuffer& buffer, const MaskRe
   const std::span<const AttnSlice> slices = request.masks[0];
   TileList tiles;
   const auto list_tiles = [&] { tiles = schedule::list_forward_tiles(slices, shape, kernels, buffer.forward_tile()); };
-  // Of many tiles another thread makes the list meanwhile. It takes a third of the time of what the backward pass
-  // wants.
+  // If there are many tiles, another thread makes the forward list meanwhile. It takes a third of the time of the
+  // backward lists.
   std::optional<AsyncTask> beside;
   if (capacity.passes == AttnPasses::kBoth && shape.seqlen_q / buffer.forward_tile().block_m >= kWorthAThread) {
     beside.emplace(list_tiles);

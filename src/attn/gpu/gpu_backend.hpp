@@ -24,7 +24,7 @@ class GpuBackend : public AttnBackend {
   void install(MaskSlot& slot, std::unique_ptr<MaskMetadata> metadata, void* stream = nullptr) const override;
   void install_device(MaskSlot& slot, const MaskData& data, void* stream) const override;
 
-  /// Of a shape that check() takes.
+  /// Tile shapes and kernels for a shape that check() accepts.
   virtual schedule::KernelTable kernel_table(const AttnShape& shape) const = 0;
 
  protected:

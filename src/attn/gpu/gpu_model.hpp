@@ -18,7 +18,7 @@ inline GpuModel gpu_of_current_device() {
           .memory_bytes_per_s = device.memory_bytes_per_s};
 }
 
-/// The same, or the default where there is no device.
+/// GpuModel of the current device, or the default if there is no device.
 inline GpuModel gpu_of_current_device_or_default() {
   int device = 0;
   if (cudaGetDevice(&device) == cudaSuccess) return gpu_of_current_device();

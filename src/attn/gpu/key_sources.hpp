@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Keys of the calls of a part that come after the launch, or lie in other tensors than k and v: in memory of the host,
-// and on the device.
+// Awaited keys and local K/V of the calls of a mask part, in host memory and on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -29,7 +28,7 @@ struct KeySources {
   explicit KeySources(const MaskRequest& request);
 };
 
-/// Those of a part, uploaded once.
+/// Key sources of a mask part, uploaded once.
 class DeviceKeySources {
  public:
   DeviceKeySources() = default;

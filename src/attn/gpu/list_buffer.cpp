@@ -98,8 +98,8 @@ ForwardView ListBuffer::forward_view() const {
   view.counters = at<int32_t>(layout_.bytes());
   view.num_work_tiles = static_cast<int32_t>(layout_.num_forward_work_tiles());
   view.num_groups = shape().num_heads_q / pack;
-  // The order of work must not depend on the mask that is there when a graph is captured: sections are as long as
-  // those of packs.
+  // The order of work must not depend on the mask that is set during graph capture: sections are as long as for packed
+  // documents.
   view.groups_per_section =
       schedule::groups_per_section(gpu_of_current_device(), shape(), schedule::forward_bytes_of_key(shape()),
                                    view.num_work_tiles, kLongestOfPacks, pack);
@@ -114,7 +114,7 @@ BackwardView ListBuffer::backward_view(bool /*deterministic*/, void* workspace) 
   view.q_tiles = at<schedule::QueryTile>(layout_.q_tiles());
   view.intervals = at<RowInterval>(layout_.intervals());
   if (capacity().allow_fully_masked_rows) view.covered_queries_pre_post = at<uint64_t>(layout_.covered_queries());
-  // Of blocks the main kernel need not ask: the rows of a tile that it visits all see something.
+  // Block-sparse masks: the main kernel need not check, since all rows of a tile that it visits see a key.
   if (capacity().block_size == 0) view.covered_queries = view.covered_queries_pre_post;
   view.dq_order_segments = at<schedule::DqOrderSegment>(layout_.dq_order_segments());
   view.mask_info = at<schedule::BackwardMaskInfo>(layout_.mask_info());

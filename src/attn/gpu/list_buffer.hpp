@@ -18,9 +18,9 @@
 
 namespace tangram::gpu {
 
-/// An image (NOTE [image]) in device memory, the counters of the forward kernel behind it, and host memory from which
-/// images are copied: of a buffer for blocks from the first mask of the host on. What calls are given depends on the
-/// capacity alone: pointers, and sizes of grids. Used by one call at a time.
+/// An image (NOTE [image]) in device memory with the forward kernel's counters behind it, and host memory to copy
+/// images from. A buffer for block masks has host memory from the host's first mask on. What calls are given depends on
+/// the capacity alone: pointers, and sizes of grids. Used by one call at a time.
 class ListBuffer final : public PaddedSlot {
  public:
   /// Allocates. `choice`: of lists of any mask. Throws InvalidArgument, CudaError.
@@ -29,8 +29,8 @@ class ListBuffer final : public PaddedSlot {
   /// Enqueues the copy of the lists, a ListBufferMetadata. Throws InvalidArgument before that if they do not fit,
   /// CudaError.
   void install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) override;
-  /// Enqueues kernels that build the lists out of data in device memory; may be captured, but for the first time, when
-  /// it allocates, unless the buffer is for blocks. Throws InvalidArgument for what can be seen without the data,
+  /// Enqueues kernels that build the lists from data in device memory. It may be captured, except the first time, when
+  /// it allocates unless the buffer is for blocks. Throws InvalidArgument for what can be seen without the data,
   /// CudaError.
   void install_device(const MaskData& data, cudaStream_t stream) override;
   /// Throws InvalidArgument for a mask that the GPU has refused, once, when the host knows of it.

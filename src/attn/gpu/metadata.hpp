@@ -45,7 +45,7 @@ struct SparseMetadata final : MaskMetadata {
   schedule::GroupList groups;
 };
 
-/// For a ListBuffer; what its capacity is not for is empty.
+/// Metadata for a ListBuffer; parts that its capacity lacks are empty.
 struct ListBufferMetadata final : MaskMetadata {
   ListBufferMetadata(MaskParts parts, TileList tiles, schedule::WorkList work)
       : MaskMetadata(parts), forward(std::move(tiles)), backward(std::move(work)) {}
@@ -54,7 +54,7 @@ struct ListBufferMetadata final : MaskMetadata {
   schedule::WorkList backward;
 };
 
-/// For a BlockBuffer, of each head group.
+/// Metadata for a BlockBuffer, one mask for each head group.
 struct BlockBufferMetadata final : MaskMetadata {
   BlockBufferMetadata(MaskParts parts, std::vector<schedule::BlockMask> of)
       : MaskMetadata(parts), masks(std::move(of)) {}

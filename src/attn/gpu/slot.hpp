@@ -23,9 +23,9 @@ class GpuSlot : public MaskSlot {
   const AttnShape& shape() const { return shape_; }
   const schedule::KernelTable& kernels() const { return kernels_; }
 
-  /// As AttnBackend::install; throws InvalidArgument for metadata of another kind of slot.
+  /// Like AttnBackend::install; throws InvalidArgument for metadata of another kind of slot.
   virtual void install(std::unique_ptr<MaskMetadata> metadata, cudaStream_t stream) = 0;
-  /// As AttnBackend::install_device.
+  /// Like AttnBackend::install_device.
   virtual void install_device(const MaskData& data, cudaStream_t stream);
 
   /// Throw InvalidArgument, naming `function`, where what such a call reads is not installed.
@@ -42,11 +42,11 @@ class GpuSlot : public MaskSlot {
   /// Whether Q-stationary kernels take the call.
   virtual bool is_sparse(const AttnBackwardArgs& args) const = 0;
   virtual SparseView sparse_view() const { return {}; }
-  /// Of the KV-stationary kernels: lists, and pointers into a workspace of any content.
+  /// View for the KV-stationary kernels: lists, and pointers into a workspace of any content.
   virtual BackwardView backward_view(bool deterministic, void* workspace) const = 0;
   virtual const DeviceKeySources& backward_sources(bool deterministic) const;
 
-  /// Of KV-stationary calls; of all backward calls that can be made now.
+  /// Workspace bytes of KV-stationary calls; without argument: of all backward calls that can be made now.
   virtual size_t backward_workspace_bytes(bool deterministic) const = 0;
   virtual size_t backward_workspace_bytes() const = 0;
 
@@ -59,8 +59,8 @@ class GpuSlot : public MaskSlot {
 const GpuSlot& as_gpu_slot(const MaskSlot& slot);
 GpuSlot& as_gpu_slot(MaskSlot& slot);
 
-/// Whether Q-stationary kernels, where a mask has a list for them, take the call: no softcap, no gradients of sinks, no
-/// keys in other tensors, gradients neither added to others nor spread over tensors, in any order.
+/// Whether Q-stationary kernels take the call, if the mask has a list for them. They support no softcap, gradients of
+/// sinks, local K/V, accumulation, scattered gradients or deterministic order.
 bool may_be_sparse(const AttnBackwardArgs& args);
 
 }  // namespace tangram::gpu

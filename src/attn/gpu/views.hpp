@@ -15,7 +15,7 @@
 
 namespace tangram::gpu {
 
-/// Of the forward pass: schedule::ForwardLists.
+/// View of schedule::ForwardLists, for the forward pass.
 struct ForwardView {
   schedule::ForwardChoice choice;
   const MaskTile* work_tiles = nullptr;
@@ -27,7 +27,7 @@ struct ForwardView {
   int32_t num_work_tiles = 0;
   int32_t num_groups = 1;
   int32_t groups_per_section = 1;  ///< whose keys and values fit into the L2 cache together
-  // Of work tiles in parts.
+  // Split-KV work tiles.
   const int32_t* part_rows = nullptr;
   const schedule::TileParts* part_tiles = nullptr;
   const int32_t* part_heads = nullptr;
@@ -36,7 +36,7 @@ struct ForwardView {
   int num_masks = 1;
 };
 
-/// What a KV-stationary backward call computes in. Sizes are those of the compiled kernels (KernelTable).
+/// Scratch memory of a KV-stationary backward call. Sizes are those of the compiled kernels (KernelTable).
 struct BackwardScratch {
   float* stats = nullptr;              ///< [tables of query tiles, rows of a step, 4]
   float* dq_sums = nullptr;            ///< [tables of query tiles, rows of a step, head_dim]
@@ -47,7 +47,7 @@ struct BackwardScratch {
   size_t bytes = 0;
 };
 
-/// Of KV-stationary backward calls: schedule::WorkList.
+/// View of schedule::WorkList, for KV-stationary backward calls.
 struct BackwardView {
   const schedule::WorkTile* work_tiles = nullptr;
   const TileRange* runs = nullptr;
@@ -72,7 +72,7 @@ struct BackwardView {
   BackwardScratch scratch;
 };
 
-/// Of Q-stationary backward calls: schedule::GroupList.
+/// View of schedule::GroupList, for Q-stationary backward calls.
 struct SparseView {
   const schedule::GroupWorkTile* work_tiles = nullptr;
   const int32_t* groups = nullptr;
@@ -81,11 +81,11 @@ struct SparseView {
   int32_t num_head_groups = 1;  ///< each of which has all work tiles; 1 where work tiles name theirs
   int32_t groups_per_section = 1;
 
-  /// Of all head groups.
+  /// Number of work tiles of all head groups.
   int64_t num_all_work_tiles() const { return int64_t{num_work_tiles} * num_head_groups; }
 };
 
-/// What these compute in.
+/// Scratch memory of Q-stationary backward calls.
 struct SparseScratch {
   float* stats = nullptr;    ///< [head groups, tiles, packed rows, 4]
   float* dk_sums = nullptr;  ///< [num_heads_kv, groups of keys, kGroupKeys * head_dim]

@@ -6,7 +6,7 @@
 namespace tangram::gpu {
 namespace {
 
-/// NOTE [capacity] Masks of one shape ask for few different sizes of workspace, so that an allocator finds the block of
+/// NOTE [capacity] Masks of one shape request few different workspace sizes, so that an allocator reuses the block of
 /// one mask for the next. Tiles begin with documents: as many as rows fill, an eighth and 16 are enough for most masks.
 size_t tile_capacity(size_t num_tiles, const AttnShape& shape, const TileShape& tile) {
   const auto filled = static_cast<size_t>((shape.seqlen_q + tile.block_n - 1) / tile.block_n);
@@ -16,7 +16,8 @@ size_t tile_capacity(size_t num_tiles, const AttnShape& shape, const TileShape& 
   return num_tiles == 0 ? 0 : capacity;
 }
 
-/// For a sixteenth of all tiles of keys, of which most masks have fewer in pieces, a quarter, or all.
+/// Accumulator tiles of a workspace: for a sixteenth of all key tiles, which is more than most masks split, a quarter,
+/// or all.
 size_t accum_tile_capacity(size_t num_accum_tiles, const AttnShape& shape, const TileShape& tile) {
   if (shape.num_heads_q == shape.num_heads_kv) return 0;  // a work tile has one head
   const auto filled = static_cast<size_t>((shape.seqlen_k + tile.block_m - 1) / tile.block_m);

@@ -9,7 +9,7 @@
 
 namespace tangram::sm80 {
 
-/// Of head dims that have a class (find_shape_class), on devices of a tier.
+/// Kernels for head dims that have a class (find_shape_class), on devices of a tier.
 constexpr schedule::KernelTable kernel_table(int head_dim, int head_dim_v, SharedMemoryTier tier) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   const auto at = static_cast<int>(tier);

@@ -21,9 +21,10 @@ void require_compiled(const Variant& variant) {
 #ifdef TANGRAM_SM80_SAMPLE
   const ShapeClass& row = shape_class(variant.head_dim, variant.head_dim_v);
   const bool large = variant.tier == SharedMemoryTier::kLarge;
-  if (!variant.half && !variant.softcap && large && in_sample(row.head_dim, row.head_dim_v)) return;
+  if (variant.dtype == DType::kBFloat16 && !variant.softcap && large && in_sample(row.head_dim, row.head_dim_v)) return;
   throw NotAvailable(
-      "sm80: this build has kernels in bfloat16 without softcap alone, for head dims up to 64 and from 104 to 128, on "
+      "sm80: this build has 16-bit kernels in bfloat16 without softcap alone, for head dims up to 64 and from 104 to "
+      "128, on "
       "GPUs with 163 KB of shared memory a block; "
       "TANGRAM_SM90_KERNELS=all compiles all");
 #else
@@ -34,6 +35,7 @@ void require_compiled(const Variant& variant) {
 }  // namespace
 
 void launch_forward(const Variant& variant, const ForwardParams& params, int num_multiprocessors, cudaStream_t stream) {
+  if (variant.dtype == DType::kFloat32) return launch_float32_forward(variant, params, num_multiprocessors, stream);
   require_compiled(variant);
   with_shape_class(variant.head_dim, variant.head_dim_v, [&]<int kDimQk, int kDimV> {
     if constexpr (in_sample(kDimQk, kDimV)) {
@@ -44,6 +46,8 @@ void launch_forward(const Variant& variant, const ForwardParams& params, int num
 
 void launch_backward(const Variant& variant, const backward::Params& params, const backward::PrePostParams& pre_post,
                      int num_multiprocessors, cudaStream_t stream) {
+  if (variant.dtype == DType::kFloat32)
+    return launch_float32_backward(variant, params, pre_post, num_multiprocessors, stream);
   require_compiled(variant);
   with_shape_class(variant.head_dim, variant.head_dim_v, [&]<int kDimQk, int kDimV> {
     if constexpr (in_sample(kDimQk, kDimV)) {

@@ -10,20 +10,22 @@
 #include "attn/sm80/backward/params.hpp"
 #include "attn/sm80/forward/params.hpp"
 #include "attn/sm80/shapes.hpp"
+#include "tangram/dtype.hpp"
 
 namespace tangram::sm80 {
 
-/// What selects a compiled kernel.
+/// Selects a compiled kernel.
 struct Variant {
-  bool half = false;  ///< float16 instead of bfloat16
+  DType dtype = DType::kBFloat16;
   int head_dim = 128;
   int head_dim_v = 128;
   bool softcap = false;
   SharedMemoryTier tier = SharedMemoryTier::kLarge;
 };
 
-/// On so many multiprocessors.
+/// Launch the kernels on `num_multiprocessors`.
 void launch_forward(const Variant& variant, const ForwardParams& params, int num_multiprocessors, cudaStream_t stream);
+/// `half`: 16-bit results are float16 instead of bfloat16.
 void launch_combine(bool half, const ForwardParams& params, const CombineParams& combine, cudaStream_t stream);
 void load_combine(bool half);
 /// Sets `count` floats to minus infinity, in stream order.
@@ -43,11 +45,17 @@ struct SinkParams {
   int64_t seqlen_q;
   int32_t num_sinks;
   bool per_row;
-  bool half;  ///< float16 instead of bfloat16
+  DType dtype;  ///< of the tensors
 };
 /// Before a kernel that may wait for keys, which launch_sink() comes behind.
-void load_sink(bool half);
+void load_sink(DType dtype);
 void launch_sink(const SinkParams& params, const backward::PrePostParams& pre_post, cudaStream_t stream);
+
+// Of float32 tensors.
+void launch_float32_forward(const Variant& variant, const ForwardParams& params, int num_multiprocessors,
+                            cudaStream_t stream);
+void launch_float32_backward(const Variant& variant, const backward::Params& params,
+                             const backward::PrePostParams& pre_post, int num_multiprocessors, cudaStream_t stream);
 
 // For each class of head dimensions, in a source of its own.
 template <int kDimQk, int kDimV>

@@ -10,9 +10,9 @@
 #include "attn/sm80/backward/pre_posts.cuh"
 #include "attn/sm80/forward/kernel.cuh"
 #include "attn/sm80/launch.hpp"
+#include "attn/sm80/launch_kernel.hpp"
 #include "cuda/check.hpp"
 #include "cuda/load_kernel.hpp"
-#include "cuda/once_per_device.hpp"
 
 namespace tangram::sm80 {
 
@@ -22,25 +22,6 @@ inline constexpr bool kAllKernels = false;
 #else
 inline constexpr bool kAllKernels = true;
 #endif
-
-/// Lets `kKernel` have so much dynamic shared memory. Throws CudaError with `what`.
-template <auto kKernel, int kBytes>
-void allow_shared_memory(const char* what) {
-  static cuda::OncePerDevice is_allowed;  // the attribute belongs to the function as loaded on one device
-  is_allowed.call(
-      [&] { cuda::check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), what); });
-}
-
-template <typename Params>
-void launch_kernel(void (*kernel)(Params), const Params& params, int64_t num_ctas, int num_threads, size_t smem_bytes,
-                   cudaStream_t stream, const char* what) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(num_ctas));
-  config.blockDim = dim3(static_cast<unsigned>(num_threads));
-  config.dynamicSmemBytes = smem_bytes;
-  config.stream = stream;
-  cuda::check(cudaLaunchKernelEx(&config, kernel, params), what);
-}
 
 template <typename Traits>
 void launch_forward_instance(const ForwardParams& params, int num_multiprocessors, cudaStream_t stream) {
@@ -81,7 +62,7 @@ void launch_backward_instance(const backward::Params& params, const backward::Pr
 template <typename Run>
 void with_instance(const Variant& variant, const Run& run) {
   using Half = std::conditional_t<kAllKernels, __half, __nv_bfloat16>;
-  if (variant.half) {
+  if (variant.dtype == DType::kFloat16) {
     variant.softcap ? run.template operator()<Half, kAllKernels>() : run.template operator()<Half, false>();
   } else {
     variant.softcap ? run.template operator()<__nv_bfloat16, kAllKernels>()

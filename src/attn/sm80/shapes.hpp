@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What is fixed at compile time for each class of head dimensions, one row each: kernels, and the host code that cuts
-// masks into their tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled
-// up with zeros as they are copied.
+// Compile-time shapes of each class of head dims, one row each. Kernels, and the host code that cuts masks into their
+// tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled up with zeros as
+// they are copied.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,24 @@
 
 namespace tangram::sm80 {
 
-/// Of the forward kernel: work tiles of `rows` packed query rows, steps of `keys`, shared by so many warps.
+/// Shape of the forward kernel: work tiles of `rows` packed query rows, steps of `keys`, shared by so many warps.
 struct ForwardShape {
   int rows = 0;
   int keys = 0;
   int warps = 0;
+
+  friend bool operator==(const ForwardShape&, const ForwardShape&) = default;
 };
 
-/// Of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
+/// Shape of the backward kernel: work tiles of `keys`, steps of kStepQueries queries, kBackwardWarps warps.
 struct BackwardShape {
   int keys = 0;
   int q_stages = 0;             ///< tiles of Q in shared memory: with two the next one is copied a step ahead
+  int dout_stages = 0;          ///< likewise of dout
   bool v_in_registers = false;  ///< V takes no shared memory
+  bool own_keys = false;        ///< a warp has 16 keys of its own: P and dS reach dV and dK in registers
+
+  friend bool operator==(const BackwardShape&, const BackwardShape&) = default;
 };
 
 /// How much shared memory of a block a device gives: 163 KB (8.0, 9.0, 10.0) or 99 KB (8.6, 8.9, 12.0).
@@ -40,14 +46,16 @@ struct ShapeClass {
   BackwardShape backward[2];  ///< likewise
 };
 
+inline constexpr BackwardShape kOwnKeys{128, 2, 2, true, true};
+
 /// In the order in which a class is looked for.
 inline constexpr ShapeClass kShapeClasses[] = {
-    {32, 32, {{128, 128, 4}, {128, 128, 4}}, {{128, 2}, {128, 2}}},
-    {64, 64, {{128, 128, 4}, {128, 64, 4}}, {{128, 2}, {128, 2}}},
-    {96, 96, {{128, 64, 4}, {64, 64, 4}}, {{128, 2}, {64, 2}}},
-    {128, 128, {{128, 64, 4}, {64, 64, 4}}, {{128, 2}, {64, 2}}},
-    {192, 128, {{128, 64, 4}, {128, 64, 4}}, {{64, 2}, {64, 1}}},
-    {256, 256, {{128, 64, 8}, {128, 32, 8}}, {{64, 1}, {32, 1, true}}},
+    {32, 32, {{128, 128, 4}, {128, 128, 4}}, {kOwnKeys, kOwnKeys}},
+    {64, 64, {{128, 128, 4}, {128, 64, 4}}, {kOwnKeys, kOwnKeys}},
+    {96, 96, {{128, 64, 4}, {64, 64, 4}}, {{128, 2, 2}, {64, 2, 2}}},
+    {128, 128, {{128, 64, 4}, {64, 64, 4}}, {{128, 2, 2}, {64, 2, 1}}},
+    {192, 128, {{128, 64, 4}, {128, 64, 4}}, {{64, 2, 2}, {64, 1, 1}}},
+    {256, 256, {{128, 64, 8}, {128, 32, 8}}, {{64, 1, 1}, {32, 1, 1, true}}},
 };
 inline constexpr int kLargestHeadDim = 256;
 
@@ -68,11 +76,11 @@ constexpr const ShapeClass& shape_class(int head_dim, int head_dim_v) {
 /// Whether a tier has a kernel of its own; else it takes that of the larger one.
 constexpr bool has_small_forward(int head_dim, int head_dim_v) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
-  return row.forward[0].rows != row.forward[1].rows || row.forward[0].keys != row.forward[1].keys;
+  return row.forward[0] != row.forward[1];
 }
 constexpr bool has_small_backward(int head_dim, int head_dim_v) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
-  return row.backward[0].keys != row.backward[1].keys || row.backward[0].q_stages != row.backward[1].q_stages;
+  return row.backward[0] != row.backward[1];
 }
 
 /// Calls function.template operator()<kHeadDim, kHeadDimV>() for the class of dimensions that have one.

@@ -20,6 +20,7 @@
 #include "attn/gpu/call_workspace.hpp"
 #include "attn/gpu/gpu_model.hpp"
 #include "attn/gpu/slot.hpp"
+#include "attn/sm80/float32/shapes.hpp"
 #include "attn/sm80/kernel_table.hpp"
 #include "attn/sm80/launch.hpp"
 #include "core/require.hpp"
@@ -40,8 +41,8 @@ using sm80::SharedMemoryTier;
 
 constexpr int kOldestCapability = 80;
 
-/// Shared memory of a block in KB, of the current device; at most TANGRAM_SM80_SHARED_KB, by which tests have a large
-/// GPU run the kernels of smaller ones. 0: there is none.
+/// Shared memory of a block of the current device, in KB. At most TANGRAM_SM80_SHARED_KB, by which tests run the
+/// kernels of smaller GPUs on a large one. 0: there is none.
 int shared_memory_kb() {
   int device = 0, bytes = 0;
   cudaError_t status = cudaGetDevice(&device);
@@ -172,8 +173,6 @@ AttnCaps Sm80Backend::caps() const {
 }
 
 void Sm80Backend::check(const AttnShape& shape) const {
-  require(shape.dtype == DType::kBFloat16 || shape.dtype == DType::kFloat16,
-          "Sm80Backend: dtype must be bfloat16 or float16 (got dtype={})", to_string(shape.dtype));
   require(sm80::find_shape_class(shape.head_dim, shape.head_dim_v) != nullptr,
           "Sm80Backend: head_dim and head_dim_v must be multiples of 8 up to {} (got head_dim={}, head_dim_v={})",
           sm80::kLargestHeadDim, shape.head_dim, shape.head_dim_v);
@@ -183,6 +182,7 @@ void Sm80Backend::check(const AttnShape& shape) const {
 }
 
 schedule::KernelTable Sm80Backend::kernel_table(const AttnShape& shape) const {
+  if (shape.dtype == DType::kFloat32) return sm80::float32::kernel_table(shape.head_dim, shape.head_dim_v);
   return sm80::kernel_table(shape.head_dim, shape.head_dim_v, tier_);
 }
 
@@ -231,8 +231,7 @@ void Sm80Backend::forward(MaskSlot& given, const AttnForwardArgs& args, void* st
   if (params.num_work_tiles == 0) return;
   slot.before_forward(cuda_stream);
   const int free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
-  const sm80::Variant variant{shape.dtype == DType::kFloat16, shape.head_dim, shape.head_dim_v, params.softcap > 0,
-                              tier_};
+  const sm80::Variant variant{shape.dtype, shape.head_dim, shape.head_dim_v, params.softcap > 0, tier_};
   if (view.num_part_tiles == 0) return sm80::launch_forward(variant, params, free_sms, cuda_stream);
   const PartResults parts = place_parts(shape, view.num_part_rows, workspace.data());
   params.part_rows = view.part_rows;
@@ -240,7 +239,7 @@ void Sm80Backend::forward(MaskSlot& given, const AttnForwardArgs& args, void* st
   params.part_lse = parts.lse;
   sm80::launch_forward(variant, params, free_sms, cuda_stream);
   const int tile_rows = schedule::forward_tile(slot.kernels(), shape).block_m;
-  sm80::launch_combine(variant.half, params,
+  sm80::launch_combine(shape.dtype == DType::kFloat16, params,
                        {parts.out, parts.lse, view.part_tiles, view.num_part_tiles, tile_rows,
                         shape.num_heads_q / view.num_masks, view.part_heads},
                        cuda_stream);

@@ -183,13 +183,12 @@ void Sm80Backend::backward(MaskSlot& given, const AttnBackwardArgs& args, void* 
   fill_lists(params, pre_post, view);
   const int64_t free_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const int ctas = static_cast<int>(std::min<int64_t>(free_sms, view.most_work_tiles));
-  const bool half = shape.dtype == DType::kFloat16;
-  if (args.dsink != nullptr) sm80::load_sink(half);
-  sm80::launch_backward({half, shape.head_dim, shape.head_dim_v, args.options.softcap > 0, tier_}, params, pre_post,
-                        ctas, cuda_stream);
+  if (args.dsink != nullptr) sm80::load_sink(shape.dtype);
+  sm80::launch_backward({shape.dtype, shape.head_dim, shape.head_dim_v, args.options.softcap > 0, tier_}, params,
+                        pre_post, ctas, cuda_stream);
   if (args.dsink == nullptr) return;
   sm80::launch_sink({args.sink.data, args.dsink, args.lse, shape.seqlen_q, static_cast<int32_t>(args.sink.seqlen_sink),
-                     args.sink.layout == SinkLayout::kSsh, half},
+                     args.sink.layout == SinkLayout::kSsh, shape.dtype},
                     pre_post, cuda_stream);
 }
 

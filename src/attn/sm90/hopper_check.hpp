@@ -9,13 +9,13 @@
 
 namespace tangram {
 
-/// What a device is called, or why the backend cannot run on it and what to use instead.
+/// Name of a device, or the reason why the backend cannot run on it and what to use instead.
 struct HopperCheck {
   bool found = false;
   std::string text;
 };
 
-/// What CUDA says of the current device.
+/// Properties of the current device.
 struct CudaDevice {
   std::string name;
   int major = 0;  ///< of the compute capability
@@ -33,7 +33,8 @@ HopperCheck check_hopper();
 /// Throws NotAvailable with the text of a check that has found no Hopper GPU.
 void require_hopper(const HopperCheck& check);
 
-/// Of the current device, once found not asked again: to read all that CUDA knows of it takes longer than a call.
+/// Throws unless the current device is a Hopper GPU. The result is cached: reading all device properties takes longer
+/// than a call.
 void require_hopper();
 
 }  // namespace tangram

@@ -11,7 +11,7 @@
 
 namespace tangram::sm90 {
 
-/// Of head dims that have a class (find_shape_class).
+/// Kernels for head dims that have a class (find_shape_class).
 constexpr schedule::KernelTable kernel_table(int head_dim, int head_dim_v) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   schedule::KernelTable table{.many_rows = kManyRows,

@@ -13,10 +13,10 @@ namespace tangram {
 
 /// bfloat16 and float16, head_dim and head_dim_v any multiples of 8 up to 256, any number of key heads that divides the
 /// query heads. Tensors lie in the memory of the current device, 16-byte aligned, with strides that are multiples of 16
-/// bytes. Calls put one kernel on the stream (one more with max_logits and for few tiles of long keys, whose parts are
-/// merged; backward three, and one for dsink) and never wait. Given a workspace they never allocate; without one they
-/// share that of the device (cuda::Workspace). They can be captured in a CUDA graph. A slot holds tile lists and
-/// nothing else. Making the backend needs no GPU.
+/// bytes. Calls never wait. A forward call puts one kernel on the stream, one more with max_logits, and one more to
+/// combine split-KV parts. A backward call puts three, and one for dsink. Given a workspace they never allocate;
+/// without one they share that of the device (cuda::Workspace). They can be captured in a CUDA graph. A slot holds tile
+/// lists and nothing else. Making the backend needs no GPU.
 class Sm90Backend final : public gpu::GpuBackend {
  public:
   AttnCaps caps() const override;

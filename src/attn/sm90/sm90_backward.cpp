@@ -109,8 +109,8 @@ void fill_map(sm90::TensorMap& to, const AttnShape& shape, const ConstTensorView
   to = sm90::token_map(view, {static_cast<uint32_t>(rows), 1, panels}, false);
 }
 
-/// Without softcap, lse / softmax_scale meets q.k. Where that might overflow, scores are too small for any cap to
-/// matter.
+/// Whether a call uses the kernel with softcap. The other kernel compares lse / softmax_scale with q.k; if that might
+/// overflow, scores are too small for any cap to matter.
 bool takes_softcap(const AttnOptions& options, float softmax_scale) {
   return options.softcap > 0 || softmax_scale < 1e-30f;
 }

@@ -58,8 +58,8 @@ void fill_maps(ForwardParams& params, ForwardWorkTiles work_tiles, const AttnFor
       static_cast<uint32_t>(sm90::forward_tile_keys(dim, dim_v, args.options.softcap > 0, work_tiles));
   const auto pack_heads = static_cast<uint32_t>(pack);
   params.q_map = sm90::token_map(args.q, {tile_rows / pack_heads, pack_heads, panels}, true);
-  // What is never loaded or stored has the map of q, since prefetching must see a valid descriptor: keys where there
-  // are none, an output in float32.
+  // Tensors that are never loaded or stored (no keys, out in float32) get the map of q, since prefetching needs a valid
+  // descriptor.
   const auto keys_map = [&](const ConstTensorView& view) {
     return view.rows > 0 ? sm90::token_map(view, {tile_keys, 1, panels}, false) : params.q_map;
   };

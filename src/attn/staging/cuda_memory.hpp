@@ -10,7 +10,7 @@
 
 namespace tangram {
 
-/// With a stream of its own on the device that is current now. Throws CudaError.
+/// Device memory with a stream of its own, on the current device. Throws CudaError.
 std::unique_ptr<DeviceMemory> make_cuda_memory();
 
 }  // namespace tangram

@@ -16,8 +16,9 @@ namespace tangram {
 /// Calls return when their results are in host memory. Views may have any strides. Device buffers are kept from call to
 /// call and grow as needed.
 ///
-/// NOTE [rows under way]: rows of k, v, dk and dv that no slice of the mask sees may belong to another stage that is
-/// being received or sent at this moment. They are not read; with accumulate_dkv they are not written either.
+/// NOTE [rows under way]: rows of k, v, dk and dv that no slice of the mask sees may belong to another stage. That
+/// stage may be receiving or sending them at this moment. They are not read; with accumulate_dkv they are not written
+/// either.
 class StagingBackend final : public AttnBackend {
  public:
   StagingBackend(std::unique_ptr<AttnBackend> backend, std::unique_ptr<DeviceMemory> memory);

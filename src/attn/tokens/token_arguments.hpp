@@ -9,7 +9,7 @@
 
 namespace tangram {
 
-/// What both passes ask. Throws InvalidArgument, beginning with `function`.
+/// Checks arguments of both passes. Throws InvalidArgument, beginning with `function`.
 template <class Args>
 void check_token_call(const char* function, const AttnShape& shape, const TokenIndices& tokens, const Args& args) {
   require(shape.num_heads_q > 0 && shape.num_heads_kv > 0 && shape.num_heads_q % shape.num_heads_kv == 0,

@@ -15,9 +15,9 @@ namespace tangram::cli {
 /// that cannot be, or a backend that does not compute on GPUs.
 void apply_gpus(const StepOptions& step, DistOptions& dist);
 
-/// Runs `verb_main`: here without a communicator, or with `--gpus` in N processes, each with its own rank's: those of
-/// mpirun, torchrun or Slurm, else new ones.
-/// Returns the exit code, that of the rank that failed first. Throws NotAvailable in a build without CUDA.
+/// Runs `verb_main`: here without a communicator, or with `--gpus` in N processes, each with its own rank's. The
+/// processes are those of mpirun, torchrun or Slurm, else new ones. Returns the exit code, that of the rank that failed
+/// first. Throws NotAvailable in a build without CUDA.
 int run_on_ranks(const StepOptions& options, const std::function<int(Communicator*)>& verb_main);
 
 /// Whether all ranks surely see the same files: not under a launcher, whose hosts may be several, and whose rank 0

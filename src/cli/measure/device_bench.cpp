@@ -14,7 +14,7 @@ namespace tangram::cli {
 
 namespace {
 
-/// Nothing of a pass that is not this mask's.
+/// Times of a mask; 0 for a pass that it does not have.
 KernelTimes times_of(const MeasuredMask& mask) {
   return {mask.passes() == AttnPasses::kBackward ? 0 : mask.visible_area(), mask.forward_s(), mask.backward_s()};
 }

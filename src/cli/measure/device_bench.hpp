@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Times of attention kernels on one GPU, tensors in its memory: over a whole mask, and over what each rank of a plan
-// gets of it.
+// Times of attention kernels on one GPU, tensors in its memory: over a whole mask, and over the part of each rank of a
+// plan.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct DeviceBench {
 /// make_attn_backend throws.
 bool is_benched_on_device(const std::string& name);
 
-/// Measures backend `options.backend` with random tensors: after a warm-up, `options.num_repeats` turns over all masks,
-/// each long enough for CUDA events, so that all masks meet the same clocks. Needs a build with CUDA.
+/// Measures backend `options.backend` with random tensors. After a warm-up it makes `options.num_repeats` turns over
+/// all masks, each long enough for CUDA events, so that all masks meet the same clocks. Needs a build with CUDA.
 DeviceBench bench_on_device(const Plan& plan, const StepOptions& options);
 
 }  // namespace tangram::cli

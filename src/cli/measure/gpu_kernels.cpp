@@ -69,8 +69,8 @@ KernelMeasurement measure_kernels(const AttnBackend& backend, const HeadConfig& 
   return fit_entry(tiles_of(backend, heads, device), calls, heads.num_heads_q);
 }
 
-/// What a forward call in two stages takes longer than in one: the second launch, and adding to what is there. Few
-/// rows, because bytes of results are counted apart.
+/// Extra time of a forward call in two stages: the second launch, and adding to what is there. Few rows, because bytes
+/// of results are counted apart.
 double measure_stage_overhead(const AttnBackend& backend, const HeadConfig& heads, int num_turns) {
   constexpr int64_t kStageRows = 256, kStageKeys = 4096;
   const MaskTensors tensors(heads, kStageRows, kStageKeys);
@@ -98,8 +98,7 @@ double measure_stage_overhead(const AttnBackend& backend, const HeadConfig& head
   return std::max(0.0, seconds[1] - seconds[0]);
 }
 
-/// Rows of K and V copied, and sums of float32 added to, by the kernels that do so during a step; more than a cache
-/// holds.
+/// Kernels that run during a step: they copy rows of K and V, and add to float32 sums. More rows than a cache holds.
 double measure_row_bytes_per_s(int num_turns) {
   constexpr int64_t kCopiedRows = 32768;
   constexpr int kRowDim = 128, kRowValues = kKeyHeads * kRowDim;

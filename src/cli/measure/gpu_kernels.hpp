@@ -10,9 +10,9 @@
 
 namespace tangram::cli {
 
-/// Kernels, memory and what a further call adds, of the current GPU of this rank; all ranks measure at the same time,
-/// so that figures are those of a host at work. Links are left out; so are kernels and calls, with a note that says
-/// why, where none can run. Collective. Throws NotAvailable in a build without CUDA.
+/// Kernels, memory and the cost of a further call on the current GPU of this rank. All ranks measure at the same time,
+/// so that figures are those of a busy host. Links are left out; so are kernels and calls, with a note that says why,
+/// where none can run. Collective. Throws NotAvailable in a build without CUDA.
 Measured measure_gpu_kernels(Communicator& control, const MeasureOptions& options);
 
 }  // namespace tangram::cli

@@ -80,7 +80,7 @@ class Stopwatch {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// Of the slowest rank, in the fastest of some repetitions: what disturbs a transfer only makes it longer.
+/// Time of the slowest rank in the fastest of `num_repeats`: what disturbs a transfer only makes it longer.
 LinkSample measure_shape(DeviceCommunicator& comm, const Shape& shape, const cuda::DeviceBuffer& source,
                          int num_repeats) {
   constexpr int kEpochs = 10;

@@ -8,9 +8,9 @@
 
 namespace tangram::cli {
 
-/// Links of every transport that can be used between GPUs, one for each rank of `control`, and a note for each, or why
-/// it cannot; kernels and memory are left out. Collective; the same on all ranks. Throws NotAvailable in a build
-/// without CUDA and where there are fewer GPUs than ranks.
+/// Links of every transport that can be used between GPUs, one for each rank of `control`. A note for each, or the
+/// reason why it is not available; kernels and memory are left out. Collective; the same on all ranks. Throws
+/// NotAvailable in a build without CUDA and where there are fewer GPUs than ranks.
 Measured measure_gpu_links(Communicator& control, int num_repeats);
 
 }  // namespace tangram::cli

@@ -16,8 +16,8 @@ struct HeadDims {
   friend bool operator==(const HeadDims&, const HeadDims&) = default;
 };
 
-/// Of `64,192:128`: a number for q, k and v, or one for q and k and one for v. Throws InvalidArgument, starting with
-/// `what`, for what is no such list and for numbers outside [1, 1024].
+/// Parses a list like `64,192:128`: a number for q, k and v, or one for q and k and one for v. Throws InvalidArgument
+/// that starts with `what`, for any other text and for numbers outside [1, 1024].
 std::vector<HeadDims> parse_head_dims(std::string_view list, std::string_view what);
 
 /// Head dims for which there are GPU kernels; these compute others.

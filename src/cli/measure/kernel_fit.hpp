@@ -24,7 +24,7 @@ struct SampleRows {
 /// Masks that differ in what KernelModel tells apart: whole tiles, diagonals, many short work tiles, few long ones.
 std::vector<std::vector<AttnSlice>> sample_masks(const SampleRows& sizes);
 
-/// Those of GPUs, of at most `rows` rows, which tell even the tail of a launch.
+/// Sample masks of GPUs, of at most `rows` rows; fits of them include the tail of a launch.
 std::vector<std::vector<AttnSlice>> gpu_sample_masks(int64_t rows);
 
 /// A call over these slices: as many rows and keys as they need.

@@ -21,7 +21,7 @@ struct MeasureOptions {
   int num_repeats = 5;
 };
 
-/// What was measured, and how far the fitted constants are from the samples.
+/// Measured machine file, and how far the fitted constants are from the samples.
 struct Measured {
   MachineFile file;
   std::vector<std::string> notes;  ///< a line for each fit
@@ -30,17 +30,17 @@ struct Measured {
 /// Refuses dtypes and head dims that no GPU kernel holds.
 void check_gpu_measure(const MeasureOptions& options);
 
-/// Of the CPU. Runs one rank for each core as threads, or is one of the processes of mpirun. `is_root` says whether
-/// this process has the result; others get an empty one.
+/// Measures the CPU. Runs one rank for each core as threads, or is one of the processes of mpirun. `is_root` says
+/// whether this process has the result; others get an empty one.
 Measured measure_machine(const MeasureOptions& options, bool& is_root);
 
 /// Entries of `fresh` replace those of `known` that describe the same thing; others stay. Node constants are those of
 /// `fresh`.
 MachineFile merge_machine_files(MachineFile known, const MachineFile& fresh);
 
-/// The same for what GPUs gave: the name of `known` stays, and what `fresh` does not have (without kernels what a stage
-/// adds, without links the size of a node). Where nothing is known all that is the default machine's, but its kernels
-/// go unless they are of the same device.
+/// Like merge_machine_files, for a measurement of GPUs. Keeps the name of `known` and fields that `fresh` lacks
+/// (without kernels the cost of a stage, without links the node size). If nothing is known these are the default
+/// machine's; its kernels are dropped unless the device is the same.
 MachineFile merge_gpu_measurement(const MachineFile& known, MachineFile fresh);
 
 }  // namespace tangram::cli

@@ -18,7 +18,7 @@ namespace tangram::cli {
 class RandomDeviceTensor {
  public:
   RandomDeviceTensor(DType dtype, int64_t rows, int heads, int dim, unsigned seed);
-  /// So many rows of some heads, contiguous.
+  /// Contiguous view of the first `rows` rows with `heads` heads.
   TensorView first_rows(int64_t rows, int heads) const;
 
  private:

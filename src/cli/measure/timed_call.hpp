@@ -15,7 +15,7 @@ class TimedCall {
   explicit TimedCall(std::function<void()> call) : call_(std::move(call)) {}
 
   void ping_pong_wait();
-  /// Of one call, launches included, over all turns; 0 without turns.
+  /// Median seconds of one call, launches included, over all turns; 0 without turns.
   double median_s() const;
 
  private:

@@ -13,9 +13,9 @@
 
 namespace tangram::cli {
 
-/// What a report shows beyond the plan, all optional.
+/// Optional contents of a report beyond the plan.
 struct ReportExtras {
-  /// What a run recorded, begin at 0; empty: the prediction is drawn, and marked as such.
+  /// Events that a run recorded, begin at 0; empty: the prediction is drawn, and marked as such.
   std::vector<TimelineEvent> measured;
   /// Lines of name and value, e.g. times or errors of a verification.
   std::vector<std::pair<std::string, std::string>> figures;

@@ -22,8 +22,8 @@ struct PlanChoice {
   double exposed_s = 0;
 };
 
-/// The plan itself and the plans of all other named algorithms under the same configuration (except the chunk size,
-/// which each chooses unless one was given), cheapest first.
+/// The plan itself and the plans of all other named algorithms under the same configuration, cheapest first. Each
+/// chooses its chunk size unless one was given.
 std::vector<PlanChoice> compare_choices(const Plan& plan);
 
 /// Sentences that say how the plan came about, each checkable against its figures, and why what `choices` show to be

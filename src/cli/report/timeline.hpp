@@ -27,8 +27,8 @@ struct TimelineEvent {
 /// `most_ranks` slowest ranks.
 std::vector<TimelineEvent> predicted_timeline(const Plan& plan, size_t most_ranks);
 
-/// The ranks to draw where there is room for `count`: all in order, or where there are more the ones with the longest
-/// passes, slowest first.
+/// The ranks to draw, at most `count`: all in order or, if there are more, the ones with the longest passes, slowest
+/// first.
 std::vector<int> slowest_ranks(const std::vector<TimelineEvent>& events, size_t count);
 
 }  // namespace tangram::cli

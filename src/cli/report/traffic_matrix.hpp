@@ -18,7 +18,7 @@ struct TrafficMatrix {
   std::vector<std::vector<int64_t>> rows;
 };
 
-/// Of single ranks up to 64 of them, then of groups of 8, as on most nodes, or of so many more that 64 groups are left.
+/// Rows and columns are ranks up to 64 ranks, then groups of 8 (most nodes' size), or larger ones: at most 64 groups.
 TrafficMatrix traffic_matrix(const Plan& plan);
 
 }  // namespace tangram::cli

@@ -18,8 +18,8 @@ class CopyBatch {
     sources_.push_back(source);
     sizes_.push_back(num_bytes);
   }
-  /// In no order among each other, after what is on `stream`; later work on it finds all of them done. Not while the
-  /// stream is captured. Throws CudaError.
+  /// Enqueues the copies after earlier work on `stream`, without order among each other; later work on the stream finds
+  /// all of them done. The stream must not be capturing. Throws CudaError.
   void enqueue(cudaStream_t stream) const;
 
  private:

@@ -16,11 +16,11 @@
 
 namespace tangram::comm {
 
-/// NOTE [buffered epochs] The protocol is that of the other passes (docs/design/comm_gpu.md), with what depends on
+/// NOTE [buffered epochs] The protocol is that of the other passes (docs/design/transports.md), with what depends on
 /// tables taken from an image (NOTE [buffered image]). Copy engines would need a node of a graph for each copy; kernels
 /// move rows instead, on the caller's stream or beside it. All that a rank sends, it has sent before it waits, so that
 /// epochs end by the same induction. Slots are fixed, 0 for forward epochs and 1 for backward ones, as graphs that hold
-/// one pass or both want it: a rank may be one pass ahead of its peers.
+/// one pass or both need: a rank may be one pass ahead of its peers.
 class CopyEngineBuffer final : public BufferedPass {
  public:
   /// Collective; the specs of all ranks are alike and valid.
@@ -49,7 +49,7 @@ class CopyEngineBuffer final : public BufferedPass {
   bool has_returns() const { return open_ == AttnPass::kBackward; }
   uint64_t peers() const;
   EpochParams epoch_params() const;
-  /// For flags of all peers, which this rank raises before at theirs.
+  /// Wait for the flags of all peers; this rank must have raised its own at theirs before.
   WaitParams wait_params(cuda::WaitKind kind) const;
   void require_open(const char* function) const;
   void check_begin(AttnPass pass, std::span<const ConstTensorView> sources) const;

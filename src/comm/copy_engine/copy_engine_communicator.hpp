@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // CopyEngineCommunicator: rows move as pushes of copy engines into the peers' memory, each followed by a flag.
-// Protocol and orderings: docs/design/comm_gpu.md.
+// Protocol and orderings: docs/design/transports.md.
 #pragma once
 
 #include <array>
@@ -21,15 +21,15 @@
 namespace tangram::comm {
 
 /// NOTE [batches]: a stage's copies go to the driver in one call where it has one. Its inner streams may share hardware
-/// queues with others. That delays copies, and cannot stop them as long as what peers wait for is enqueued before what
-/// waits for peers; the calls of ranks that share a GPU are not ordered, so there each copy is a call of its own.
+/// queues with others. That delays copies. It cannot stop them while work that peers wait for is enqueued before work
+/// that waits for peers. The calls of ranks that share a GPU are not ordered, so there each copy is a call of its own.
 
 /// NOTE [lockstep]: streams share hardware queues, and work that waits for an event keeps what is behind it in its
-/// queue from running. Within a rank no call waits for a later one, so that any queues will do; ranks that share a GPU
-/// could hold each other up, and are kept from running ahead by hosts that meet. Nothing is enqueued behind a kernel
-/// that waits before all ranks have enqueued what it waits for.
+/// queue from running. Within a rank no call waits for a later one, so any queues will do. Ranks that share a GPU could
+/// block each other; host barriers keep them from running ahead. Nothing is enqueued behind a kernel that waits before
+/// all ranks have enqueued what it waits for.
 
-/// What passes share: the group, its memory, and where its control words lie.
+/// State that passes share: the group, its memory, and the places of its control words.
 struct CopyEngineGroup {
   CopyEngineGroup(Communicator& control, const DeviceCommunicatorConfig& config);
   /// Ends when the own transfers have.
@@ -49,7 +49,7 @@ struct CopyEngineGroup {
 
   GroupState state;
   SymmetricHeap heap;
-  /// Of passes that share memory. A pass that is open beside another has memory of its own.
+  /// Areas of passes that share memory. A pass that is open beside another has memory of its own.
   std::array<SharedSlotArea, 2> recv_buffers, returns;
   std::unique_ptr<SymmetricBlock> control_block;
   cuda::DeviceBuffer tables;    // [4][size] pointers: abort words, order rings, all_reduce flags, inboxes
@@ -58,10 +58,11 @@ struct CopyEngineGroup {
   OwnedStream return_stream;
   StreamWord casts_sent;
   bool batch_copies = false;
-  /// Ranks find out what each of them makes without meeting. Not where they share a GPU, which may not be given work
-  /// that waits for a rank that still allocates, nor where everything is compared before rows move.
+  /// Ranks find out what each of them makes without meeting. Not if they share a GPU, which must get no work that waits
+  /// for a rank that still allocates. Not if everything is compared before rows move, either.
   bool agrees_later = false;
-  // Of all passes, of which one at a time is open: what waits for an event does so for what it stood for then.
+  // Events of all passes. One pass at a time is open, and a wait refers to the event's last record before it, so passes
+  // can share them.
   OwnedEvent cast_fork, return_fork, cast_join, return_join;
 
  private:

@@ -163,8 +163,8 @@ bool CopyEnginePass::may_get_ready(cudaStream_t stream) const {
 
 bool CopyEnginePass::may_join_last(cudaStream_t stream) const { return !sends_recv_buffer_ && may_get_ready(stream); }
 
-// An event would stand between the kernels that close this epoch and open the next, so that the one could not get ready
-// while the other ends.
+// An event would stand between the kernels that close this epoch and open the next. The second could then not get ready
+// while the first ends.
 SentWord CopyEnginePass::sent_word() {
   if (!cast_used_ || return_used_) return {};
   cast_used_ = false;

@@ -63,7 +63,7 @@ class CopyEnginePass final : public DevicePass {
     int peer = 0;
     std::vector<Copy> copies;
   };
-  /// What a stage moves out of this rank, and for whom it waits.
+  /// Rows that a stage moves out of this rank, and the ranks for which it waits.
   struct Transfer {
     std::vector<Target> targets;
     uint64_t peers = 0;

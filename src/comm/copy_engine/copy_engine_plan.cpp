@@ -13,8 +13,8 @@ namespace tangram::comm {
 
 namespace {
 
-/// Whether a kernel moves the copies sooner than copy engines, by more than the time that it takes from the caller's
-/// stream is worth: 2.4 us a copy and 390 GB/s against 250 GB/s and a launch.
+/// Whether a kernel moves the copies sooner than copy engines, by more than its time on the caller's stream is worth.
+/// Copy engines: 2.4 us a copy and 390 GB/s; the kernel: 250 GB/s and a launch.
 bool prefers_kernel(int64_t num_copies, int64_t num_bytes) {
   const double engine_us = 2.4 * static_cast<double>(num_copies) + static_cast<double>(num_bytes) / 390e3;
   const double kernel_us = 10 + static_cast<double>(num_bytes) / 250e3;

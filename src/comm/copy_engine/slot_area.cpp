@@ -59,8 +59,8 @@ bool SlotArea::has_room_for(const Shape& wanted) const {
 }
 
 std::vector<int64_t> SharedSlotArea::with_room(const SlotArea::Shape& wanted) const {
-  // Any rank may be the one that the next mask wants most of. While masks of one shape come and go an area grows a few
-  // times at most: what it replaces lives until the last key that used it goes.
+  // Any rank may be the one that the next mask wants most of. With changing masks of one shape an area grows a few
+  // times at most. The old area lives until the last key that used it goes.
   constexpr double kGrowth = 1.5, kLeastBytes = 16384;
   double bytes = static_cast<double>(*std::max_element(wanted.slot_bytes.begin(), wanted.slot_bytes.end()));
   bytes = std::max({bytes * (1 + *spare_), static_cast<double>(wanted.least_bytes), kLeastBytes});

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// SlotArea: memory on every rank that peers write into, in copies ("slots") that passes take in turns, with the flags
-// by which the ranks give slots back to each other; SlotTensors: where the tensors of one pass lie in it.
+// SlotArea: memory on every rank that peers write into, in copies ("slots") that passes use in turn, with the flags by
+// which ranks release slots to each other. SlotTensors: places of the tensors of one pass in it.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@
 
 namespace tangram::comm {
 
-/// NOTE [shared areas]: flags hold epochs, which only grow and are one sequence over all passes of a communicator, each
-/// slot has its own credit, and a rank tells every peer at the end of every epoch. So passes of different masks, of
+/// NOTE [shared areas]: flags hold epochs, which only grow and are one sequence over all passes of a communicator. Each
+/// slot has its own credit, and a rank notifies every peer at the end of every epoch. So passes of different masks, of
 /// different tables and tensors, may use one area: a pass finds in a slot what another one has left.
 class SlotArea {
  public:
@@ -82,7 +82,7 @@ class SharedSlotArea {
   /// Collective where the area must grow, before which it calls `meet`; `wanted` is alike on all ranks.
   std::shared_ptr<SlotArea> get(Communicator& control, SymmetricHeap& heap, const SlotArea::Shape& wanted,
                                 const std::string& label, const std::function<void()>& meet);
-  /// Of the rank's part of all slots.
+  /// Bytes of a rank's part of all slots.
   int64_t bytes(int rank) const {
     if (area_ == nullptr) return 0;
     return area_->num_slots() * area_->shape().slot_bytes[static_cast<size_t>(rank)];
@@ -105,8 +105,8 @@ class SlotTensors {
     int64_t num_flags = 0;
     int64_t least_rows = 0;  // as SlotArea::Shape::least_bytes
   };
-  /// In `shared`'s area, or, if that is null, in one of its own. Collective where memory is made, before which it calls
-  /// `meet`.
+  /// Places tensors in `shared`'s area or, if that is null, in an area of their own. Collective if memory is made;
+  /// calls `meet` before that.
   SlotTensors(Communicator& control, SymmetricHeap& heap, SharedSlotArea* shared, const Shape& shape,
               const std::string& label, const std::function<void()>& meet);
 

@@ -15,9 +15,9 @@
 
 namespace tangram::comm {
 
-/// NOTE [buffered image] Kernels are given the places of arrays and the most that these may hold; how much they hold
-/// stands in the facts in front. Chunks, of which a plan has few or many, stand at the end, so that a copy ends with
-/// what it needs.
+/// NOTE [buffered image] Kernels get the places of arrays and their capacity; the facts at the begin of the image hold
+/// the current lengths. Chunks, of which a plan has few or many, stand at the end, so that a copy ends with what it
+/// needs.
 struct BufferedCounts {
   uint32_t tag = 0;             // of the call's facts
   int32_t own_chunks[2] = {};   // from, to: copied when an epoch is opened, zeros behind the last row among them
@@ -25,7 +25,7 @@ struct BufferedCounts {
   int32_t num_merged = 0;       // rows
 };
 
-/// Of all that must be alike on all ranks.
+/// Hash of all fields that must be equal on all ranks.
 uint64_t hash_of(const BufferedPassSpec& spec);
 
 class BufferedImage {
@@ -33,7 +33,7 @@ class BufferedImage {
   /// Throws InvalidArgument for a spec that is not valid.
   BufferedImage(Caller caller, const BufferedPassSpec& spec);
 
-  /// Of the largest image.
+  /// Bytes of the largest image.
   size_t bytes() const { return bytes_; }
 
   /// Throws InvalidArgument, naming what is too much, unless the tables fit.
@@ -64,7 +64,7 @@ class BufferedImage {
                   const std::vector<int64_t>& tensor_offsets) const;
   void append_sent(std::vector<Chunk>& chunks, const BufferedTables& tables,
                    const std::vector<int64_t>& tensor_offsets) const;
-  /// As a pass over these tables alone.
+  /// Spec of a pass over these tables alone.
   DevicePassSpec pass_spec(const BufferedTables& tables) const;
 
   const Caller caller_;

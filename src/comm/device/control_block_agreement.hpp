@@ -19,10 +19,10 @@
 namespace tangram::comm {
 
 /// NOTE [agreement without a meeting] Each rank writes to the control block what it is about to make, and reads what
-/// the others have written: of two ranks the second one sees both. It reports a mismatch to both, since the first one
-/// may have put work on its GPU that waits for the second. The group is then broken, and the next rank that reads gets
-/// the same error. Ranks that are ahead wait before the control block would be overwritten, within the same deadline as
-/// all waits.
+/// the others have written. Of any two ranks the second one sees both. It reports a mismatch to both, since the first
+/// one may have put work on its GPU that waits for the second. The group is then broken, and the next rank that reads
+/// gets the same error. Ranks that are ahead wait before the control block would be overwritten, within the same
+/// deadline as all waits.
 ///
 /// Thread-safe, but for agree() and refuse(), which are calls of one sequence, the same on all ranks.
 class ControlBlockAgreement final : public Agreement {
@@ -44,7 +44,7 @@ class ControlBlockAgreement final : public Agreement {
     std::vector<int> peers;  // that have not said it yet
   };
   void state(const AgreementRecord& statement);
-  /// With the mutex held. Forgets those who agree.
+  /// Compares records and forgets ranks that agree. The mutex must be held.
   void compare(Pending& pending);
   [[noreturn]] void disagree(std::string text);
   std::string difference(const AgreementRecord& own, int peer, const AgreementRecord& other) const;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// ControlLinks: what a control block is to ranks of one node, between ranks of several: each has one of its own, and
-// connections that copy rows into those of the others.
+// ControlLinks: the control block of ranks on several nodes. Each rank has a block of its own, and connections that
+// copy rows into those of the others.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@
 namespace tangram::comm {
 
 /// NOTE [control links] Each rank is connected to each other by TCP. A thread sends the own row to every peer when it
-/// has changed, and now and then although it has not, as a sign of life; what it receives it writes into the peer's row
-/// here, with its own clock. Words that this rank wrote into a peer's row, which tell of a failure, it sends to that
-/// peer. So the control block is what it is on one node, but tens of milliseconds late, and the rest of the library
-/// does not know the difference. A connection that ends before its peer has left says that the peer's process has; one
-/// that the system gives up, because nothing was acknowledged for a quarter of the timeout, that its node is lost.
+/// has changed, and at intervals as a sign of life. It writes received rows into the peer's row here, with its own
+/// clock. Words that this rank wrote into a peer's row, which tell of a failure, it sends to that peer. So the control
+/// block works as on one node, but tens of milliseconds late, and the rest of the library does not notice the
+/// difference. If a connection ends before its peer has left, the peer's process has ended. If the system gives one up,
+/// because nothing was acknowledged for a quarter of the timeout, the peer's node is lost.
 ///
 /// Agreement records are sent in the order in which they are made. A rank makes no more than the control block holds
 /// before they have been taken from there (HostControlBlock::mark_sent).
@@ -59,7 +59,7 @@ class ControlLinks {
   void run();
   /// Puts what has changed into `out`.
   void prepare(int rank, double now_s);
-  /// Of the peers that are still connected: what has been put into `out` for all.
+  /// Notes what has been put into `out` for all connected peers as sent.
   void note_statements_sent();
   void send(int rank);
   void receive(int rank);

@@ -14,7 +14,7 @@
 
 namespace tangram::comm {
 
-/// What one all_to_all moves. `send` holds bytes for rank 0, 1, ... one after the other, `send_bytes[r]` of them;
+/// Bytes that one all_to_all moves. `send` holds bytes for rank 0, 1, ... one after the other, `send_bytes[r]` of them;
 /// `recv` likewise. `most_bytes` is the most that goes from any rank to another one, alike on all ranks.
 struct ByteMoves {
   const void* send = nullptr;
@@ -26,7 +26,7 @@ struct ByteMoves {
 
 class DeviceMailbox {
  public:
-  /// What the mailbox does on the device itself, so that it can be tested without one.
+  /// Operations of the mailbox on the device; tests replace them.
   struct Device {
     std::function<void(void* to, const void* from, int64_t num_bytes, void* stream)> copy;
     /// Ends when the device is idle. Called before a box is prepared; throws where that may not be (graph capture).
@@ -42,9 +42,9 @@ class DeviceMailbox {
   DeviceMailbox(DeviceCommunicator& communicator, Device device, BoxBytes box_bytes)
       : communicator_(communicator), device_(std::move(device)), box_bytes_(box_bytes) {}
 
-  /// Enqueued on `stream`, as an epoch of DevicePass for each box that the longest message fills: the same calls in the
-  /// same order on all ranks. The first call of a size prepares a box: collective, synchronises. Throws InvalidArgument
-  /// for counts that do not fit; whatever else goes wrong aborts the communicator.
+  /// Enqueued on `stream`, as one epoch of DevicePass for each box that the longest message fills. All ranks make the
+  /// same calls in the same order. The first call of a size prepares a box: collective, synchronises. Throws
+  /// InvalidArgument for counts that do not fit; whatever else goes wrong aborts the communicator.
   void all_to_all(const ByteMoves& moves, void* stream);
 
  private:

@@ -36,7 +36,8 @@ __device__ __forceinline__ uint64_t* released_at(const EpochParams& params, cons
   return credit.released.ranks[peer] + credit.released.idx + params.rank;
 }
 
-/// By two threads a peer, and one for `sent`. `wait`: for what comes before, once the tables have been read.
+/// Notifies the peers, by two threads a peer and one for `sent`. `wait`: for what comes before, once the tables have
+/// been read.
 template <class Wait>
 __device__ __forceinline__ void release(const EpochParams& params, const SentWord& sent, const Wait& wait) {
   const int peer = static_cast<int>(threadIdx.x) % kMaxRanks, part = static_cast<int>(threadIdx.x) / kMaxRanks;

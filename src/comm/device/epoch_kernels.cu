@@ -47,13 +47,13 @@ __device__ __forceinline__ void move(const MoveParams& params, int first, int st
   }
 }
 
-/// NOTE [small kernels get ready]: kernels that open and close epochs are launched as programmatic dependents: what
-/// reads tables, shows, counts and waits for credits runs while the kernel in front of them ends. Before
-/// grid_dependency_wait() they must not touch what that kernel uses: operands, received rows, the slots' cells. The
-/// counter is theirs alone, and the last kernel that counted has ended: a kernel that closes an epoch lets others be
-/// launched only after its own grid_dependency_wait().
+/// NOTE [small kernels get ready]: kernels that open and close epochs are launched as programmatic dependents. Code
+/// that reads tables, counts and waits for credits runs while the kernel before ends. Before grid_dependency_wait()
+/// they must not touch what that kernel uses: operands, received rows, the slots' cells. The counter is theirs alone,
+/// and the last kernel that counted has ended. A kernel that closes an epoch lets others be launched only after its own
+/// grid_dependency_wait().
 
-/// By a whole thread block of 256; the first thread has written the epoch when it returns.
+/// Opens an epoch, by a whole thread block of 256; the first thread has written the epoch when it returns.
 __device__ __forceinline__ void open_epoch(const EpochParams& params) {
   __shared__ uint64_t epoch, recv_buffer_epoch, return_epoch;
   if (threadIdx.x == 0) {
@@ -94,9 +94,9 @@ __global__ void __launch_bounds__(256) begin_epoch(EpochParams params, const __g
   open_epoch(params);
 }
 
-/// NOTE [one exchange] The first block opens the epoch and lets the others send once all credits are there; whichever
-/// block ends last tells the peers and waits for what they send. Blocks that wait for the first one are no more than
-/// fit beside it.
+/// NOTE [one exchange] The first block opens the epoch and lets the others send once all credits are there. The block
+/// that ends last notifies the peers and waits for their rows. Blocks that wait for the first one are no more than fit
+/// beside it.
 __global__ void __launch_bounds__(256) exchange_rows(const __grid_constant__ ExchangeParams params) {
   int32_t *const may_send = params.state, *const num_ended = params.state + 1;
   if (blockIdx.x == 0) {

@@ -12,10 +12,11 @@
 
 namespace tangram::comm {
 
-/// What is waited for: `group_cast 'forward' stage 0`; empty for what is no wait. `passes[n]` is the label of pass n.
+/// Text of the operation that is waited for: `group_cast 'forward' stage 0`; empty if nothing waits. `passes[n]` is the
+/// label of pass n.
 std::string operation_text(const cuda::WaitFailure& failure, const std::vector<std::string>& passes);
 
-/// What errors call ranks.
+/// Names of ranks in errors.
 struct RankNames {
   std::vector<int> numbers;        // by rank; none: 0, 1, ...
   std::vector<std::string> nodes;  // by rank; none: nodes have no names

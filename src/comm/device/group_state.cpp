@@ -19,7 +19,8 @@ namespace tangram::comm {
 
 namespace {
 
-/// What fits into the words of kernels. Numbers are used again: a program makes passes as long as it lives.
+/// Most passes whose numbers fit into the words of kernels. Numbers are reused: a program makes passes as long as it
+/// lives.
 constexpr size_t kMaxPasses = 4095;
 
 double checked_timeout(double timeout_s) {
@@ -96,7 +97,7 @@ std::string GroupState::call_text(const cuda::WaitFailure& failure, int reporter
   const int ranks[] = {names_.number(reporter), names_.number(peer)};
   const CallFingerprint fingerprint[] = {own.value_or(CallFingerprint()), other.value_or(CallFingerprint())};
   const std::string text = differing_fields(fingerprint, ranks);
-  // Of a graph that was captured many calls ago.
+  // Empty if the graph was captured many calls ago.
   return text.empty() ? fmt::format("the calls of ranks {} and {} differ", ranks[0], ranks[1]) : text;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// GroupState: what the device transports have in common on the host: the control block through which hosts and kernels
-// tell each other of failures, the names of passes, counters.
+// GroupState: common host state of the device transports: names of passes, counters, and the control block through
+// which hosts and kernels report failures.
 #pragma once
 
 #include <cstdint>
@@ -41,17 +41,18 @@ class GroupState {
   /// The number of the next pass, from 0, in turn up to 4,094; the same on all ranks, which prepare the same passes.
   int add_pass(std::string_view label);
 
-  /// Of what all ranks are about to make, where they need not meet.
+  /// Agreement on an object that all ranks are about to make, without a barrier.
   ControlBlockAgreement& agreement() { return agreement_; }
 
   /// Throws what kernels or hosts reported, if anything, and what ranks made that differs.
   void check();
   /// This rank gives up and tells all others. The first reason stands.
   void give_up(std::string_view reason) noexcept;
-  /// From half of the time that waits have on, logs now and then what is waited for. On one thread.
+  /// Logs at intervals what is waited for, after half of the timeout of waits. Called on one thread.
   void note_wait(const cuda::WaitFailure& wait, double waited_s);
 
-  /// Of which call the epochs are that are opened from now on, as a tag for OpenedPass. By the thread that opens them.
+  /// Sets the call to which epochs opened from now on belong, as a tag for OpenedPass. Called by the thread that opens
+  /// them.
   void set_call_fingerprint(const CallFingerprint& fingerprint) {
     fingerprint_tag_ = control_block_.show_fingerprint(rank_, fingerprint);
   }

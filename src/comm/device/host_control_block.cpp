@@ -28,7 +28,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{20};
 
-/// Of a clock that all processes of a host share.
+/// Nanoseconds of a clock that all processes of a host share.
 uint64_t now_ns() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
@@ -42,8 +42,8 @@ uint32_t tag_of(const CallFingerprint& fingerprint) {
   return std::max(static_cast<uint32_t>(hash >> 45), 1u);
 }
 
-/// Copies of what its rank may be writing over while others read it. By a number or a tag read before and after they
-/// learn that what they have is of two values; released and acquired word by word, neither moves past that number.
+/// Copies of what its rank may be writing over while others read it. Readers compare a number or a tag before and
+/// after, and so notice a torn value. Words are released and acquired one by one; none moves past that number.
 template <class T>
 using Words = std::array<uint64_t, sizeof(T) / sizeof(uint64_t)>;
 

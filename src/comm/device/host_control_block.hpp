@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// HostControlBlock: a row of host memory for each rank that all ranks of a node can read and write, and a watchdog that
-// looks there whether they still live, and what their kernels wait for. Over several nodes see ControlLinks.
+// HostControlBlock: a row of host memory for each rank that all ranks of a node can read and write. A watchdog reads
+// there whether ranks still live, and what their kernels wait for. Over several nodes see ControlLinks.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 namespace tangram::comm {
 
-/// What a rank says of what all ranks are about to make together: of which plan it is, or why the rank cannot.
+/// Record of a rank about an object that all ranks are about to make: its plan, or the reason why the rank cannot.
 struct AgreementRecord {
   CallFingerprint fingerprint;
   uint64_t options = 0;  // a hash of all else that must be alike
@@ -36,7 +36,7 @@ class HostControlBlock {
   HostControlBlock(Communicator& control, double timeout_s);
 
   bool is_linked() const { return is_linked_; }
-  /// Over several nodes: this rank has heard of `rank` now.
+  /// Notes that this rank has heard of `rank` now (several nodes).
   void mark_alive(int rank);
 
   cuda::ControlBlockRow& row(int rank) const { return memory_->rows[rank]; }
@@ -56,11 +56,11 @@ class HostControlBlock {
   /// reading it. Not for two threads of one rank at once.
   void give_up(int rank, std::string_view reason) noexcept;
 
-  /// Shows all ranks what calls of `rank` are about, and returns the tag by which they find it: 19 bits that hash the
-  /// facts, so that two ranks' are equal when their calls are (and one in half a million when they are not); 0 for
-  /// facts that say nothing. Not for two threads of one rank at once.
+  /// Shows all ranks what calls of `rank` are about, and returns their tag: a hash of 19 bits. Two tags are equal if
+  /// their calls are, and one in half a million times if they are not; 0: no facts. Not for two threads of one rank at
+  /// once.
   uint32_t show_fingerprint(int rank, const CallFingerprint& fingerprint);
-  /// What rank showed under that tag, while it is among the last 16 that differ.
+  /// Fingerprint that `rank` showed under `tag`, while it is among the last 16 that differ.
   std::optional<CallFingerprint> fingerprint(int rank, uint32_t tag) const;
   /// The oldest that `rank` showed after `num_seen` others, while it is among the last 16; counts it in `num_seen`.
   std::optional<CallFingerprint> next_fingerprint(int rank, uint64_t& num_seen) const;
@@ -70,7 +70,7 @@ class HostControlBlock {
   static constexpr uint64_t kStatements = 64;
   void make_agreement_record(int rank, const AgreementRecord& statement);
   uint64_t num_statements(int rank) const { return load(statements_row(rank).num_made); }
-  /// Over several nodes: so many of this rank's have been taken from here for all peers.
+  /// Notes that `num_statements` of this rank have been taken from here for all peers (several nodes).
   void mark_sent(uint64_t num_statements) { num_sent_.store(num_statements, std::memory_order_release); }
   /// Whether this rank's next statement would take the place of one that is still to be sent.
   bool is_ahead_of_links(int rank) const {

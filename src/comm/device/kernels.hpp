@@ -65,8 +65,8 @@ struct MoveParams {
   char* const* bases = nullptr;
   const int32_t* range = nullptr;  // [2]: which of the chunks, of which there are at most `count`; null: the first
 };
-/// Opens an epoch: counts, tells the peers which pass and of which call, waits for the credits, and writes the epoch
-/// into their cells; beside that copies `own`, with as many thread blocks as fit at once.
+/// Opens an epoch: counts, tells the peers the pass and call, waits for the credits, and writes the epoch into their
+/// cells. Also copies `own`, with as many thread blocks as fit at once.
 void launch_begin(const EpochParams& params, const MoveParams& own, bool dependent, cudaStream_t stream);
 
 struct WaitParams {
@@ -92,7 +92,7 @@ struct ExchangeParams {
   WaitParams wait;           // with the signals
   int32_t* state = nullptr;  // [2], device memory that is zero, and is again afterwards
 };
-/// What launch_begin(epoch, own), launch_move(sent) and launch_wait(wait) do, by one kernel.
+/// Does the work of launch_begin(epoch, own), launch_move(sent) and launch_wait(wait) in one kernel.
 void launch_exchange(const ExchangeParams& params, cudaStream_t stream);
 
 /// Writes the epoch to entry flags.idx + rank of the peers given as bits, after all that was enqueued before.
@@ -100,7 +100,7 @@ void launch_signal(const FlagTable& flags, const uint64_t* epoch, uint64_t peers
 
 /// Copies with `num_blocks` thread blocks.
 void launch_move(const MoveParams& params, int num_blocks, cudaStream_t stream);
-/// The same from float32 to bfloat16: `from` and `num_bytes` count bytes of the bfloat16, the float32 being twice as
+/// Copies from float32 to bfloat16: `from` and `num_bytes` count bytes of the bfloat16, the float32 being twice as
 /// many.
 void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t stream);
 
@@ -119,7 +119,7 @@ struct MergeParams {
   int row_elements = 0;               // a multiple of 8
   const int32_t* num_rows = nullptr;  // how many rows of the tables there are, `rows` at most; null: all
 };
-/// Of all owned rows of a return tensor, without the tables.
+/// Merge parameters for all owned rows of a return tensor, without the tables.
 inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView& own, const void* returned,
                                 const TensorView& sums) {
   return {.own = own.data,
@@ -133,7 +133,7 @@ inline MergeParams merge_params(const ReturnTensor& shape, const ConstTensorView
 }
 /// At most this many tensors in one launch.
 inline constexpr int kMaxMerged = 4;
-/// What the kernel that merges is given.
+/// Parameters of the merge kernel.
 struct MergeJobs {
   MergeParams tensors[kMaxMerged];
   WaitParams wait;    // in front of all, by every block; signals by the first
@@ -143,8 +143,8 @@ struct MergeJobs {
 };
 /// After what launch_wait(wait) does: by the same kernel where few rows are merged.
 void launch_merge(std::span<const MergeParams> tensors, const WaitParams& wait, cudaStream_t stream);
-/// The same, and launch_end() by the last thread block that ends. `num_ended`: a word of device memory that is zero,
-/// and is again afterwards.
+/// Like launch_merge; the last thread block to end also does the work of launch_end(). `num_ended`: a word of device
+/// memory that is zero, and is again afterwards.
 void launch_merge_and_end(std::span<const MergeParams> tensors, const WaitParams& wait, const EpochParams& epoch,
                           const SentWord& sent, uint32_t* num_ended, bool dependent, cudaStream_t stream);
 

@@ -83,7 +83,7 @@ __device__ void add8(const void* data, DType dtype, int64_t idx, float (&sum)[8]
   for (int i = 0; i < 8; ++i) sum[i] += values[i];
 }
 
-/// Of all blocks of the grid, the last one that calls it, with all its threads, closes the epoch.
+/// Called by all threads of every block of the grid; the last block to call it closes the epoch.
 __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   __shared__ bool is_last;
   __threadfence();
@@ -96,8 +96,8 @@ __device__ __forceinline__ void end_if_last(const MergeJobs& jobs) {
   release(jobs.epoch, jobs.sent, [] {});
 }
 
-/// A warp per row of the tensor that the second dimension of the grid says; the order of the terms of an element is
-/// that of the ranks. A lane has kAhead loads of eight elements under way at a time.
+/// One warp per row of a tensor; the second dimension of the grid is the tensor. The terms of an element are added in
+/// the order of ranks. A lane has kAhead loads of eight elements under way at a time.
 __global__ void __launch_bounds__(256) merge_rows(const __grid_constant__ MergeJobs jobs) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
@@ -164,8 +164,8 @@ void launch_convert(const MoveParams& params, int num_blocks, cudaStream_t strea
 
 namespace {
 
-// All blocks of a merge may wait themselves, without a kernel in front of them, as long as they are no more than these:
-// two a multiprocessor of an H100 (NOTE [gentle polls]). Merges of more rows take longer than that kernel.
+// All blocks of a merge may wait themselves, without a kernel before them, up to this number: two a multiprocessor of
+// an H100 (NOTE [gentle polls]). Merges of more rows take longer than that kernel.
 constexpr unsigned kMostWaiting = 264;
 
 /// Whether there was anything to launch.
@@ -179,8 +179,8 @@ bool launch_merge_jobs(std::span<const MergeParams> tensors, const WaitParams& w
   const int64_t max_blocks = cuda::info_of_current_device().memory_blocks();
   auto blocks = static_cast<unsigned>(std::min((most_rows + 7) / 8, max_blocks));
   const auto num_tensors = static_cast<unsigned>(tensors.size());
-  // NOTE [few wait]: how many rows there are may be known to the kernel alone, so that a grid that waits would be as
-  // large as the GPU, and a peer could wait for other kernels of this process that find no room beside it.
+  // NOTE [few wait]: the kernel alone may know how many rows there are, so a waiting grid would be as large as the GPU.
+  // A peer could then wait for other kernels of this process that find no room beside it.
   const bool may_wait = tensors.empty() || tensors.front().num_rows == nullptr;
   if (blocks > 0 && may_wait && blocks * num_tensors <= kMostWaiting) {
     jobs.wait = wait;

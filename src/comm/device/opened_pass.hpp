@@ -26,7 +26,7 @@ TANGRAM_HOST_DEVICE constexpr OpenedPass unpack_opened(uint64_t word) {
           static_cast<int>(word & 4095)};
 }
 
-/// What is wrong when `rank` opened `own` and `peer` `other`, kind kNone: nothing. Other calls of a pass come first,
+/// Failure if `rank` opened `own` and `peer` opened `other`; kind kNone: no failure. Other calls of a pass come first,
 /// since they say more than its number.
 TANGRAM_HOST_DEVICE constexpr cuda::WaitFailure disagreement(const OpenedPass& own, const OpenedPass& other, int rank,
                                                              int peer) {

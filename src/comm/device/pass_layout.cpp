@@ -107,7 +107,7 @@ class TabledRows {
 
   int64_t size() const { return size_; }
   const std::vector<Range>& ranges() const { return ranges_; }
-  /// Of rows that are all there.
+  /// Place of `rows`, all of which must be in the set.
   size_t place_of(const Range& rows) const {
     const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), rows.begin,
                                         [](int64_t row, const Range& range) { return row < range.begin; });

@@ -30,25 +30,25 @@ struct PeerPieces {
   friend bool operator==(const PeerPieces&, const PeerPieces&) = default;
 };
 
-/// Which rows of the return area are added to each owned row: `entries[begin[r]] ... entries[begin[r + 1] - 1]`, by
-/// ascending source, of which the first `num_before[r]` come from ranks below the owner.
-/// Of all owned rows, or of some, one after the other.
+/// Rows of the return area that are added to each owned row: `entries[begin[r]] ... entries[begin[r + 1] - 1]`, by
+/// ascending source. The first `num_before[r]` come from ranks below the owner. Of all owned rows, or of some, one
+/// after the other.
 struct MergeTable {
   std::vector<int32_t> begin;
   std::vector<int32_t> entries;
   std::vector<int32_t> num_before;
 };
 
-/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has a range of
-/// its own, the rows of a range in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing
-/// is added on arrival: the owner merges the ranges in rank order at the end, so that results are reproducible.
+/// NOTE [return area]: partial rows come back into an area of the owner in which each (stage, source) has its own
+/// range. Rows of a range are in the order of the owner's `sends`, which is that of the source's `recvs`. Nothing is
+/// added on arrival: the owner merges the ranges in rank order at the end, so that results are reproducible.
 struct PassLayout {
-  /// By stage: to whom, in the order rank + 1, rank + 2, ..., so that no rank is everybody's first; from rows of the
-  /// source to rows of the peer's receive buffer.
+  /// Sends by stage, in the order rank + 1, rank + 2, ..., so that no rank is the first of all. From rows of the source
+  /// to rows of the peer's receive buffer.
   std::vector<std::vector<PeerPieces>> casts;
-  /// By stage: from whom rows come, in the order of their arrival (rank - 1, rank - 2, ...).
+  /// Sources of rows by stage, in order of arrival (rank - 1, rank - 2, ...).
   std::vector<std::vector<int>> cast_sources;
-  /// By stage: to whom partial rows go back; from rows of the partial tensor to rows of the owner's return area (before
+  /// Returns of partial rows by stage: from rows of the partial tensor to rows of the owner's return area (before
   /// `place_returns`: of the range).
   std::vector<std::vector<PeerPieces>> returns;
   std::vector<std::vector<int>> return_sources;
@@ -56,7 +56,7 @@ struct PassLayout {
   std::vector<int64_t> return_begin;
   int64_t return_rows = 0;
   MergeTable merge;  ///< of all rows, unless DevicePassSpec::leaves_rows
-  /// By stage: rows that sources must have.
+  /// Rows that sources must have, by stage.
   std::vector<int64_t> source_rows;
   int64_t own_source_rows = 0;  ///< the same for own_rows
 
@@ -70,9 +70,9 @@ struct PassLayout {
 /// The layout of one rank; the tables must have been checked. Ranks are at most 64.
 PassLayout make_pass_layout(Caller caller, const DevicePassSpec& spec);
 
-/// Of the rows that are not in `left`: which these are, and their table. `num_before` is complemented (~) for rows of
-/// `absent`. Both ascending and disjoint. Throws InvalidArgument where a range is none of the rows, and where something
-/// comes back for a row that is left.
+/// Rows that are merged (those not in `left`) and their table. `num_before` is complemented (~) for rows of `absent`.
+/// `left` and `absent` are ascending and disjoint. Throws InvalidArgument if a range is not among the rows, or if a row
+/// of `left` has returned parts.
 struct MergedRows {
   std::vector<int32_t> rows;
   MergeTable table;

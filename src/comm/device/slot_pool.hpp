@@ -31,7 +31,7 @@ class SlotPool {
   int next_ = 0;
 };
 
-/// What was done in the open epoch. Each call throws InvalidArgument when it may not be made now.
+/// Calls made in the open epoch. Each call throws InvalidArgument when it may not be made now.
 class EpochState {
  public:
   explicit EpochState(const DevicePassSpec& spec);
@@ -39,7 +39,7 @@ class EpochState {
   void begin();
   /// Takes begin back: nothing was enqueued.
   void cancel() { open_ = false; }
-  /// Of a stage that is credited, and before its cast.
+  /// Releases the credit of a credited stage, before its cast.
   void release_credit(int stage);
   void cast(int stage);
   void wait_group_cast(int stage);

@@ -40,13 +40,13 @@ class OwnedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A word of device memory that a stream raises when it has come so far, without a kernel: kernels on other streams can
-/// wait for it. Not in graphs, which would raise it to the same value again.
+/// A word of device memory that a stream raises, without a kernel, when it has reached a point. Kernels on other
+/// streams can wait for it. Not in graphs, which would raise it to the same value again.
 class StreamWord {
  public:
   StreamWord();
   const uint64_t* get() const { return word_.as<uint64_t>(); }
-  /// What it will have reached when all that is on `stream` now has ended.
+  /// Value that the word reaches once all work now on `stream` has ended.
   uint64_t raise(cudaStream_t stream);
 
  private:

@@ -20,9 +20,9 @@ struct ProcessIdentity {
   /// Whether addresses of one mean the same to the other.
   bool is_same_process(const ProcessIdentity& other) const;
   bool is_same_host(const ProcessIdentity& other) const;
-  /// By Env::node_id where either says it, else the host.
+  /// Whether both are on one node: by Env::node_id if either has it, else by host.
   bool is_same_node(const ProcessIdentity& other) const;
-  /// What errors call the node.
+  /// Name of the node in errors.
   const char* node_name() const { return node[0] != '\0' ? node : host; }
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// SymmetricHeap: device memory of every rank that every other rank can write, whether the ranks are processes of one
-// host (descriptors over Unix sockets) or threads of one process, on several GPUs or on one.
+// SymmetricHeap: device memory of every rank that every other rank can write. Ranks are processes of one host
+// (descriptors over Unix sockets) or threads of one process, on several GPUs or on one.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ class SymmetricBlock {
   SymmetricBlock(int rank, std::vector<std::shared_ptr<Mapping>> mappings)
       : rank_(rank), mappings_(std::move(mappings)) {}
 
-  /// As this rank sees it; zeroed when allocated.
+  /// Address of this rank's part; zeroed when allocated.
   char* local() const { return peer(rank_); }
   char* peer(int rank) const { return mappings_[static_cast<size_t>(rank)]->data(); }
   size_t bytes(int rank) const { return mappings_[static_cast<size_t>(rank)]->bytes(); }

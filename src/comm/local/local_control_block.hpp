@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// LocalControlBlock: where the ranks of a LocalGroup meet. Each operation of the group has a slot; a rank hangs its own
+// LocalControlBlock: where the ranks of a LocalGroup meet. Each operation of the group has a slot. A rank posts its own
 // side there, waits for the others', reads their rows straight from their memory, and waits until they have read its
 // own.
 //
 // NOTE [who may read]: a rank's memory is read by peers only between their arrival and the mark that they have read.
-// Once the group has failed no read begins, and a rank that leaves its slot first waits for the reads that had begun,
-// so that it may free its memory even though a slow peer arrives later.
+// Once the group has failed no read begins. A rank that leaves its slot first waits for reads that had begun, so that
+// it may free its memory even though a slow peer arrives later.
 #pragma once
 
 #include <chrono>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The functions of OpenMPI that the transport needs, loaded at run time, so that a program built with them also runs
-// where no MPI is installed.
+// The functions of OpenMPI that the transport needs, loaded at run time. So a program built with them also runs without
+// an MPI installation.
 #pragma once
 
 #define OMPI_SKIP_MPICXX 1

@@ -51,7 +51,7 @@ class ReadyFlags {
     asked_s_ = now_s;
     beacon_.ask(launch_.size);
   }
-  /// What another rank found that gave up first. It must not be looked for itself.
+  /// Finding of another rank that gave up first. It must not be looked for itself.
   const std::optional<std::string>& told() const { return beacon_.told(); }
 
   /// `rank 1 did not start`: the ranks that never came, or else the ranks that came and do not answer any more.

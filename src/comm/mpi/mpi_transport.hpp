@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // MpiTransport: operations over point-to-point messages of OpenMPI, polled with a deadline. No collective of MPI is
-// used: it would not say who is missing. Messages (NOTE [messages of an operation]) that are large are cut in several;
-// signatures, rows and what a rank says that waits or gives up have tags of their own.
+// used: it would not say who is missing. Large messages (NOTE [messages of an operation]) are cut into several.
+// Signatures, rows, and reports of ranks that wait or give up have tags of their own.
 #pragma once
 
 #include <optional>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which messages a stage of a pass is over a library that matches sends and receives by order, and what is packed
-// before and unpacked behind them. Plain host data.
+// Messages of a stage over a library that matches sends and receives by order, and the packing before and unpacking
+// after them. Plain host data.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tangram::comm {
 
 /// Bytes for or from one peer. Those of a pair of ranks come in the same order on both.
 struct Message {
-  /// Into the staging buffer instead of a tensor.
+  /// Tensor number that means the staging buffer.
   static constexpr int kStaging = -1;
 
   int peer = 0;
@@ -37,8 +37,8 @@ struct StageMessages {
   int64_t rows_sent = 0, bytes_sent = 0, rows_received = 0, bytes_received = 0;
 };
 
-/// A pair of ranks with at most so many pieces moves them as they are, a message for each piece of each tensor; with
-/// more it moves one packed message.
+/// A pair of ranks with at most this many pieces moves them as they are, one message for each piece of each tensor.
+/// With more it moves one packed message.
 inline constexpr size_t kMaxDirectPieces = 4;
 
 /// The casts of one rank by stage. Receiving tensors are the receive buffers.

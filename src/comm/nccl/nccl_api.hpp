@@ -23,7 +23,7 @@ struct NcclApi {
   };
   enum Result : int { kSuccess = 0, kRemoteError = 6, kInProgress = 7 };
   static constexpr int kUint8 = 1;  // ncclDataType_t
-  /// As of 2.18: a library that is newer takes what it lacks from its defaults, told by size and version.
+  /// ncclConfig_t of NCCL 2.18; newer libraries use defaults for missing fields, by `size` and version.
   struct Config {
     size_t size = sizeof(Config);
     unsigned int magic = 0xcafebeef;
@@ -54,7 +54,7 @@ struct NcclApi {
 
   /// Throws NotAvailable with the reason when `library` is not there, is no NCCL, or is too old.
   static NcclApi load(const std::string& library);
-  /// That of Env::nccl_library, loaded once.
+  /// API of Env::nccl_library, loaded once.
   static const NcclApi& get();
 
   /// Throws CommError with NCCL's own text unless `result` is kSuccess or kInProgress.

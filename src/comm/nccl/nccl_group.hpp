@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// NcclGroup: an NCCL communicator that cannot hang. NCCL's kernels wait for peers without a deadline and say nothing of
-// whom they wait for; a thread of the host watches where the stream is and gives the communicator up.
+// NcclGroup: an NCCL communicator that cannot hang. NCCL's kernels wait for peers without a deadline and do not tell
+// for which. A host thread watches the position of the stream and aborts the communicator.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@
 
 namespace tangram::comm {
 
-/// NOTE [what is under way]: small kernels before and behind each group of messages write into the rank's row of the
-/// control block which operation the stream is at, and how many it has begun, so that this also holds for replayed
-/// graphs. An operation that stays for the timeout has failed; to blame is the rank that has begun fewest, or else the
-/// one that was heard of least lately.
+/// NOTE [what is under way]: small kernels before and after each group of messages write the stream's operation, and
+/// how many it has begun, into the rank's row of the control block. So this also holds for replayed graphs. An
+/// operation that lasts for the timeout has failed. The rank to blame has begun the fewest operations, or else was
+/// heard of least recently.
 class NcclGroup {
  public:
   /// Collective. Throws NotAvailable, on every rank, where NCCL is not found or ranks of a node share a GPU.
@@ -55,7 +55,7 @@ class NcclGroup {
   /// This rank opens the next epoch.
   void open(int pass);
 
-  /// Of passes that share memory (DevicePassSpec::shares_memory).
+  /// Buffers of passes that share memory (DevicePassSpec::shares_memory).
   struct Shared {
     explicit Shared(bool is_exact)
         : recv_buffers(is_exact), returned(is_exact), send_staging(is_exact), recv_staging(is_exact) {}

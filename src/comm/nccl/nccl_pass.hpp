@@ -18,7 +18,7 @@ namespace tangram::comm {
 /// Receive buffers of some passes. Only this rank's own receives write there, in stream order: slots need no credits.
 class NcclRecvBuffer {
  public:
-  /// In `shared`, all slots in one place, or, if that is null, in memory of its own.
+  /// Receive buffers in `shared`, all slots in one place, or, if that is null, in memory of their own.
   NcclRecvBuffer(const std::vector<RecvTensor>& tensors, int num_slots, SharedBuffer* shared);
 
   SlotPool& slots() { return slots_; }
@@ -79,11 +79,11 @@ class NcclPass final : public DevicePass {
     OwnedEvent done;
   };
 
-  /// As of CopyEnginePass.
+  /// Whether memory is shared, which needs at most two slots, as in CopyEnginePass.
   bool shares_memory() const { return spec_.shares_memory && spec_.num_slots <= 2; }
   void take_staging();
   std::vector<Stage> name_stages(std::vector<StageMessages> stages);
-  /// What kernels read, in one copy.
+  /// Uploads the tables of kernels, in one copy.
   void upload();
   bool meets() const { return spec_.agreed == nullptr || !group_->agrees_later(); }
   /// The tensors of the open slot, as a table in device memory.

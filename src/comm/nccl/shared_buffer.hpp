@@ -13,10 +13,9 @@
 
 namespace tangram::comm {
 
-/// As large as the largest pass wants, unless it is to be exact rounded up to a power of two so that it hardly ever
-/// grows; then passes that were made before keep the smaller one. Passes may share it, because all that an epoch does
-/// to it is ordered behind the epochs before: transfers run on one stream of the group, which waits for the caller's
-/// (NcclPass::transfer).
+/// Buffer as large as the largest pass needs. Rounded up to a power of two unless it is to be exact, so that it rarely
+/// grows. If it grows, earlier passes keep the smaller one. Passes may share it, because epochs use it in order:
+/// transfers run on one stream of the group, which waits for the caller's (NcclPass::transfer).
 class SharedBuffer {
  public:
   explicit SharedBuffer(bool is_exact) : is_exact_(is_exact) {}

@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kLookInterval{10};
 /// The tables of all ranks for each stage, those of the plan or gathered.
 class AllTables {
  public:
-  /// Of the plan where `agreed` has them; else collective.
+  /// Tables from the plan if `agreed` has them; else collective.
   AllTables(Communicator& world, const std::vector<Exchange>& stages,
             const std::vector<std::vector<const Exchange*>>* agreed) {
     if (agreed != nullptr) {

@@ -14,7 +14,7 @@ namespace {
 
 using Pieces = std::vector<Range>;
 
-/// Those of `copies`, which are sorted by peer, that are with peers [begin, end).
+/// The copies with peers [begin, end); `copies` is sorted by peer.
 std::span<const RowCopy> with_peers(const std::vector<RowCopy>& copies, int begin, int end) {
   const auto before = [](const RowCopy& copy, int peer) { return copy.peer < peer; };
   const auto first = std::lower_bound(copies.begin(), copies.end(), begin, before);

@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds kRetryInterval{5};
 constexpr double kAttempt_s = 2;
 /// Other ranks wait this much longer for rank 0's table, so that it is rank 0 that says who is missing.
 constexpr double kTableGrace_s = 1;
-/// So that the paths of sockets in it, `/rank_N`, are shorter than sockaddr_un::sun_path.
+/// Longest folder whose sockets, `/rank_N`, have paths shorter than sockaddr_un::sun_path.
 constexpr size_t kLongestFolder = 90;
 /// Callers, beside the ranks, that are left waiting: more than that push out the oldest.
 constexpr size_t kMaxStrangers = 64;
@@ -50,7 +50,7 @@ struct Caller {
   size_t num_read = 0;  // of both
 };
 
-/// What rank 0 tells a rank of another: where it is, or, for the rank itself, whether all came.
+/// Entry that rank 0 sends to a rank about another: its address, or, for the rank itself, whether all came.
 struct TableEntry {
   Address address;
   int32_t missing = 0;

@@ -50,8 +50,8 @@ class RendezvousAddress {
 
 int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
 
-/// When each rank ended, written by the ranks themselves: the failure of one makes the others fail, within less time
-/// than the parent needs to notice. 0: by a signal.
+/// Time at which each rank ended, written by the ranks themselves. The failure of one makes the others fail sooner than
+/// the parent could notice. 0: by a signal.
 class EndTimes {
  public:
   explicit EndTimes(int size) : bytes_(static_cast<size_t>(size) * sizeof(int64_t)) {

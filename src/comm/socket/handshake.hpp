@@ -3,10 +3,10 @@
 
 // How two processes find out that they are ranks of one job, before either believes anything that the other says.
 //
-// NOTE [handshake]: who connects says hello, with a nonce; who accepts answers with a nonce of its own and proves that
-// it knows the job's secret; then who connects proves it, and is told that it is taken in. A proof is a keyed hash of
-// both nonces, of the hello and of which rank accepts: it cannot be replayed, is worth nothing to another job or at
-// another rank, and does not tell the secret.
+// NOTE [handshake]: the connecting side says hello, with a nonce. The accepting side answers with its own nonce and a
+// proof that it knows the job's secret. Then the connecting side proves it, and is told that it is accepted. A proof is
+// a keyed hash of both nonces, the hello and the accepting rank. It cannot be replayed, is worthless to another job or
+// rank, and does not reveal the secret.
 #pragma once
 
 #include <array>
@@ -50,7 +50,7 @@ static_assert(sizeof(Welcome) == 8);
 
 enum class Side : char { kAccepts = 'a', kConnects = 'c' };
 
-/// What `side` sends to prove that it knows the secret.
+/// Digest that `side` sends to prove that it knows the secret.
 Digest prove(std::string_view secret, Side side, int accepting_rank, const Hello& hello, const Nonce& accepting_nonce);
 
 }  // namespace tangram::comm

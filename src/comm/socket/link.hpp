@@ -52,7 +52,7 @@ class Link {
   /// Tells the peer for whom this rank waits, between frames of messages; nothing while what was said last has not
   /// begun to go out.
   void say_waiting(std::vector<char> ranks);
-  /// What the peer said of the kind since the last call, the latest.
+  /// Latest message of this kind from the peer since the last call.
   std::optional<std::vector<char>> take_waiting() { return std::exchange(waiting_in_, std::nullopt); }
   /// Drops all messages but the rest of a frame that is partly out, and sends `abort` after it. The memory of dropped
   /// messages is not touched any more; that of the rest must stay while `step` is called.
@@ -67,9 +67,9 @@ class Link {
   bool idle() const { return out_.empty() && in_.empty(); }
   /// The peer has closed the connection, or died, and all that it had sent was read as far as it was wanted.
   bool ended() const { return ended_; }
-  /// What the peer sent when it gave up, or null.
+  /// Message that the peer sent when it gave up, or null.
   const Abort* abort() const { return has_abort_ ? &abort_ : nullptr; }
-  /// What came is not what our protocol allows; empty otherwise.
+  /// Text about received data that violates the protocol; empty otherwise.
   const std::string& violation() const { return violation_; }
 
  private:

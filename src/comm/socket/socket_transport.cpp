@@ -23,7 +23,7 @@ Link::Kind link_kind(MessageKind kind) {
   return kind == MessageKind::kRows ? Link::Kind::kRows : Link::Kind::kSignature;
 }
 
-/// As the first peer sees it.
+/// Own address, as the first peer sees it.
 std::string own_host(const std::vector<UniqueFd>& connections) {
   const auto first = std::ranges::find_if(connections, [](const UniqueFd& fd) { return static_cast<bool>(fd); });
   return first == connections.end() ? std::string() : host_of(own_address(first->get()));

@@ -17,7 +17,7 @@ __device__ __forceinline__ void load_matrix_x4(uint32_t (&matrices)[4], uint32_t
                : "memory");
 }
 
-/// As load_matrix_x4, each matrix transposed: lane 4c+r gets elements c of rows 2r and 2r+1.
+/// Like load_matrix_x4, with each matrix transposed: lane 4c+r gets elements c of rows 2r and 2r+1.
 __device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&matrices)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])

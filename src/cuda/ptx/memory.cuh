@@ -28,7 +28,7 @@ __device__ __forceinline__ void store_release(int32_t* address, int32_t value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-/// As store_release, adding to the word.
+/// Like store_release, adding `value` to the word.
 __device__ __forceinline__ void add_release(int32_t* address, int32_t value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
@@ -48,7 +48,7 @@ __device__ __forceinline__ void reduce_add_f32x4(float4* address, const float4& 
                : "memory");
 }
 
-/// The same within a CTA, of words in shared memory.
+/// Acquire load of a word in shared memory, within a CTA.
 __device__ __forceinline__ uint64_t load_acquire_shared(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.acquire.cta.shared.u64 %0, [%1];" : "=l"(value) : "r"(smem_address(word)) : "memory");

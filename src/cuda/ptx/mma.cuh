@@ -11,9 +11,9 @@
 
 namespace tangram::ptx {
 
-/// d[0..3] += A B, A of 16 rows by 16, B of 16 by 8 columns, float32 sums. Lane 4r+c holds of A rows r (a[0], a[2]) and
-/// r + 8 (a[1], a[3]), columns 2c and 2c+1 (a[0], a[1]) and 8 further; of B rows 2c, 2c+1 (b0) and 8 further (b1) of
-/// column r; of d columns 2c and 2c+1 of row r, then of row r + 8. Element: __nv_bfloat16 or __half.
+/// d[0..3] += A B, A of 16 rows by 16, B of 16 by 8 columns, float32 sums. Lane 4r+c holds: of A rows r (a[0], a[2])
+/// and r + 8 (a[1], a[3]), columns 2c and 2c+1 (a[0], a[1]) and 8 further. Of B rows 2c, 2c+1 (b0) and 8 further (b1)
+/// of column r. Of d columns 2c and 2c+1 of row r, then of row r + 8. Element: __nv_bfloat16 or __half.
 template <typename Element>
 __device__ __forceinline__ void mma_m16n8k16(float* d, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (__is_same(Element, __nv_bfloat16)) {

@@ -8,8 +8,8 @@
 
 namespace tangram::ptx {
 
-/// Reads a word; what was written before the store_release_system (or the copy engine's later copy) that it sees, on
-/// any device, is visible to this thread afterwards.
+/// Reads a word. Data written before the store_release_system (or the copy engine's later copy) that it sees, on any
+/// device, is visible to this thread afterwards.
 __device__ __forceinline__ uint64_t load_acquire_system(const uint64_t* address) {
   uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");

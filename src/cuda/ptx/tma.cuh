@@ -26,7 +26,7 @@ __device__ __forceinline__ void tma_load_4d(void* destination, const void* tenso
       : "memory");
 }
 
-/// As tma_load_4d, into the same offsets of every CTA of the cluster whose bit is set in `cta_mask`.
+/// Like tma_load_4d, into the same offsets of every CTA of the cluster whose bit is set in `cta_mask`.
 __device__ __forceinline__ void tma_load_4d_multicast(void* destination, const void* tensor_map, uint64_t* barrier,
                                                       uint16_t cta_mask, int32_t c0, int32_t c1, int32_t c2,
                                                       int32_t c3) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void tma_store_4d(const void* tensor_map, const void*
       : "memory");
 }
 
-/// As tma_store_4d, adding to global memory (in the tensor map's element type, order among adders unspecified).
+/// Like tma_store_4d, adding to global memory (in the tensor map's element type, order among adders unspecified).
 __device__ __forceinline__ void tma_reduce_add_4d(const void* tensor_map, const void* source, int32_t c0, int32_t c1,
                                                   int32_t c2, int32_t c3) {
   asm volatile(

@@ -45,7 +45,7 @@ __device__ __forceinline__ void named_barrier_arrive(uint32_t barrier, uint32_t 
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(num_threads) : "memory");
 }
 
-/// As named_barrier_sync; true in every thread when `predicate` holds in any of them.
+/// Like named_barrier_sync; returns true in every thread when `predicate` holds in any of them.
 __device__ __forceinline__ bool named_barrier_any(uint32_t barrier, uint32_t num_threads, bool predicate) {
   uint32_t any;
   asm volatile(
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_matrix_x4(void* row, uint32_t m0, uint32_t
                : "memory");
 }
 
-/// As store_matrix_x4, each matrix transposed.
+/// Like store_matrix_x4, with each matrix transposed.
 __device__ __forceinline__ void store_matrix_x4_transposed(void* row, uint32_t m0, uint32_t m1, uint32_t m2,
                                                            uint32_t m3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem_address(row)),

@@ -9,8 +9,8 @@
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/wgmma_shapes.cuh"
 
-// Layout of operands here ("panels"): a tile of R rows and C columns of 16-bit elements is C / 64 panels, each R rows
-// of 128 bytes, one after the other, each aligned to 1024 bytes. TMA writes it so with CU_TENSOR_MAP_SWIZZLE_128B:
+// Layout of operands here ("panels"): a tile of R rows and C columns of 16-bit elements is C / 64 panels, one after the
+// other. A panel is R rows of 128 bytes, aligned to 1024 bytes. TMA writes it so with CU_TENSOR_MAP_SWIZZLE_128B:
 // 16-byte chunk c of row r lies at chunk c ^ (r % 8). Eight rows (1024 bytes) are the repeating unit of the swizzle.
 namespace tangram::ptx {
 
@@ -24,16 +24,16 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t 
          uint64_t{(address & 0x3ffff) >> 4};
 }
 
-/// Descriptor of a K-major operand without swizzle: groups of 8 rows by 16 bytes, 128 bytes each; `leading_bytes`
-/// between groups along the reduction, `stride_bytes` between groups of rows.
+/// Descriptor of a K-major operand without swizzle: groups of 8 rows by 16 bytes, 128 bytes each. `leading_bytes`:
+/// between groups along the reduction; `stride_bytes`: between groups of rows.
 __device__ __forceinline__ uint64_t wgmma_descriptor_plain(uint32_t address, uint32_t leading_bytes,
                                                            uint32_t stride_bytes) {
   return (uint64_t{stride_bytes >> 4} << 32) | (uint64_t{leading_bytes >> 4} << 16) |
          uint64_t{(address & 0x3ffff) >> 4};
 }
 
-/// A descriptor moved by `bytes` (a multiple of 16): inside a 128-byte row to step along K in a K-major operand (32
-/// bytes for 16 elements), by rows in multiples of 8 (1024 bytes).
+/// A descriptor moved by `bytes` (a multiple of 16). Inside a 128-byte row it steps along K in a K-major operand (32
+/// bytes for 16 elements). By multiples of 1024 bytes it steps by 8 rows.
 __device__ __forceinline__ uint64_t wgmma_advance(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }
@@ -63,8 +63,8 @@ __device__ __forceinline__ void wgmma_ss(float (&d)[kN / 2], uint64_t a, uint64_
   WgmmaShape<T, kN>::template ss<kTransA, kTransB>(d, a, b, accumulate);
 }
 
-/// D (+)= A * B with A in registers: a[0..3] hold rows (lane / 4), +8, and columns 2 * (lane % 4), +8 as pairs, the
-/// same order as two neighbouring column groups of an accumulator.
+/// D (+)= A * B with A in registers: a[0..3] hold rows (lane / 4), +8, and columns 2 * (lane % 4), +8 as pairs. The
+/// order is that of two neighbouring column groups of an accumulator.
 template <typename T, int kN, int kTransB = 0>
 __device__ __forceinline__ void wgmma_rs(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
   WgmmaShape<T, kN>::template rs<kTransB>(d, a, b, accumulate);

@@ -4,9 +4,9 @@
 // The clock: how long a pass takes on every rank, from the order of its program and the seconds of its parts. What
 // `make_plan`, `simulate` and predicted time lines say comes from it; they differ in where the seconds come from.
 //
-// A rank does one thing after the other. A cast starts when both sides have come to it and the link is free, and goes
-// on beside the rest; a rank that waits for it goes on when it has arrived. Every operation waits only for earlier ones
-// of the common order, so that one sweep over it, rank after rank, is exact.
+// A rank does one thing after the other. A cast starts when both sides have reached it and the link is free, and runs
+// beside other work. A rank that waits for it continues when it has arrived. Every operation waits only for earlier
+// ones of the common order, so that one sweep over it, rank after rank, is exact.
 #pragma once
 
 #include <span>
@@ -36,7 +36,7 @@ struct ClockLoads {
   CastLoad& cast(size_t load, size_t rank) { return casts[load * static_cast<size_t>(num_ranks) + rank]; }
   double& attend(size_t index, size_t rank) { return attend_s[index * static_cast<size_t>(num_ranks) + rank]; }
 };
-/// Without loads.
+/// Loads of all zeros.
 ClockLoads empty_loads(const Skeleton& skeleton, int num_ranks, int num_cast_loads);
 
 /// A pass of one rank.
@@ -48,7 +48,7 @@ struct RankTime {
 };
 /// The rank with the largest total; of several the first.
 RankTime slowest_of(std::span<const RankTime> times);
-/// Of both passes of the slowest ranks.
+/// Predicted time of a plan, from the slowest rank of each pass.
 PredictedTime predicted(const RankTime& forward, const RankTime& backward);
 
 struct ClockEvent {

@@ -17,8 +17,8 @@ struct HopSeconds {
   double grads_s = 0;  ///< 0 in the forward pass
   bool between = false;
 };
-/// The neighbours from which a row group receives: inside the inner ring, over the outer ring, and for gradients at the
-/// end of an inner round, both places back. See GridStep.
+/// The neighbours from which a row group receives: inside the inner ring, and over the outer ring. For gradients at the
+/// end of an inner round: both places back. See GridStep.
 struct RingHops {
   HopSeconds inner;
   HopSeconds outer;

@@ -12,7 +12,7 @@
 
 namespace tangram {
 
-/// What one stage of one rank asks for.
+/// Load of one stage of one rank.
 struct StageLoad {
   int64_t area = 0;
   int64_t rows = 0;
@@ -24,7 +24,7 @@ struct StageLoad {
 /// `loads`: [ranks][1 + remote stages], the first of them local.
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<std::vector<StageLoad>>& loads,
                                AttnPass pass, bool kept_first, ClockTrace* trace = nullptr);
-/// Of finished stages.
+/// Times of the ranks, from finished stages.
 std::vector<RankTime> kv_times(const DistAttnConfig& config, const std::vector<RankPlan>& ranks, AttnPass pass,
                                ClockTrace* trace = nullptr);
 
@@ -35,7 +35,7 @@ struct Crossing {
   NodeRows rows;
   NodeRows rails;
 };
-/// Of what the ranks need of keys that `k_runs` own.
+/// Traffic between nodes for the keys that ranks need; `k_runs` are the owners.
 Crossing crossing_of(const DistAttnConfig& config, const std::vector<RankPlan>& ranks,
                      const std::vector<OwnedRun>& k_runs);
 

@@ -3,9 +3,9 @@
 
 // Skeleton: what of a program takes time or waits for others, in its order.
 //
-// NOTE [skeleton]: all ranks have the same skeleton, and it depends on the shape of a plan alone: how many stages, row
-// groups, chunks of heads. What ranks differ in, rows and areas, are loads (clock.hpp). So the order in which a pass is
-// timed is that in which its program was written, for plans that exist and for those that are only compared.
+// NOTE [skeleton]: all ranks have the same skeleton. It depends on the shape of a plan alone: its number of stages, row
+// groups and chunks of heads. What ranks differ in, rows and areas, are loads (clock.hpp). So a pass is timed in the
+// order in which its program was written, for plans that exist and for those that are only compared.
 #pragma once
 
 #include <memory>
@@ -41,11 +41,11 @@ using SharedSkeleton = std::shared_ptr<const Skeleton>;
 /// process, since planning asks for the same ones again and again; any thread may call.
 /// Of a K/V plan with `num_stages` remote stages. `kept_first`: see NOTE [kept stage] in plan.hpp.
 SharedSkeleton kv_skeleton(AttnPass pass, int num_stages, bool kept_first);
-/// Of a plan in which queries move.
+/// Skeleton of a plan with QO communication.
 SharedSkeleton movement_skeleton(AttnPass pass, int num_stages);
 /// Not of kSubRings. The heads of a rank are exchanged in `num_chunks` chunks.
 SharedSkeleton grid_skeleton(AttnPass pass, const GridShape& shape, int num_chunks);
-/// Of HybridCP with `num_steps` steps.
+/// Skeleton of HybridCP with `num_steps` steps.
 SharedSkeleton sub_ring_skeleton(AttnPass pass, int num_steps);
 
 }  // namespace tangram

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// How HybridCP assigns documents. The longest come first; each goes to the smallest sub-group whose ranks may hold it,
-// of those to the one with the least work, as Megatron Core's hybrid context parallelism does (BalancedCPScheduler).
-// What is ours: every rank gets equally many rows, so a document that finds no room goes to a larger group, and the
-// last ones are cut to fill what is left.
+// How HybridCP assigns documents. The longest documents come first. Each goes to the smallest sub-group whose ranks may
+// hold it, of those to the one with the least work, as in Megatron Core's hybrid context parallelism
+// (BalancedCPScheduler). Unlike there, every rank gets equally many rows. So a document that does not fit goes to a
+// larger group, and the last ones are cut to fill the rest.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -50,7 +50,7 @@ class Assigner {
     return placements;
   }
 
-  /// What a step takes the slowest rank, roughly: its work, or what rings bring if that takes longer.
+  /// Approximate seconds of a step on the slowest rank: its work, or what rings bring if that takes longer.
   double seconds(const std::vector<Placement>& placements) const;
   std::vector<OwnedRun> runs(const std::vector<Placement>& placements, size_t axis) const;
   size_t num_axes() const { return units_.size(); }

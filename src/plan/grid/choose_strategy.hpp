@@ -18,7 +18,7 @@ std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnC
                                                const Dispatch* q_dispatch = nullptr,
                                                const Dispatch* k_dispatch = nullptr);
 
-/// What an error says without the name of the function that threw it: why a strategy is impossible.
+/// Text of an error without the name of the function that threw it: why a strategy is impossible.
 std::string reason_of(const InvalidArgument& error);
 
 /// Predicted times closer than this share of the least one count as equal: less than what a cost model can tell, more
@@ -27,8 +27,8 @@ inline constexpr double kTieShare = 1e-3;
 /// The first of these times that is within kTieShare of the least one.
 size_t first_of_fastest(const std::vector<double>& seconds);
 
-/// The winner first (of candidates that tie the first of `Strategy`, see kTieShare), then by predicted step, equal ones
-/// in the order given, impossible ones last.
+/// The winner first; if candidates tie (kTieShare), the first in the order of `Strategy`. Then by predicted step, equal
+/// ones in the given order, impossible ones last.
 void sort_candidates(std::vector<StrategyCandidate>& candidates);
 
 /// The candidate with the least time of one pass; null when none is possible.

@@ -14,7 +14,7 @@
 namespace tangram {
 
 /// Slices that share rows, directly or over other slices, and all rows that they touch. In self-attention a token is
-/// one row, be it seen as query or as key; in cross attention queries and keys are connected by slices alone.
+/// one row, as query and as key. In cross attention slices alone connect queries and keys.
 struct MaskDocument {
   std::vector<Range> q_rows;  ///< in units, sorted, not touching each other
   std::vector<Range> k_rows;  ///< equal to q_rows in self-attention
@@ -43,7 +43,7 @@ struct AssignedRows {
 /// group. See docs/design/strategies.md, "HybridCP". Throws InvalidArgument, as a function of make_plan, where the
 /// configuration names another way to assign rows.
 AssignedRows assign_document_rows(const Mask& mask, const DistAttnConfig& config);
-/// The same as the dispatches of queries and keys.
+/// Like assign_document_rows, as the dispatches of queries and keys.
 std::pair<Dispatch, Dispatch> assign_documents(const Mask& mask, const DistAttnConfig& config);
 
 }  // namespace tangram

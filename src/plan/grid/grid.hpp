@@ -22,7 +22,7 @@ void build_grid(Plan& plan, const GridShape& shape, const char* function);
 /// document's sub-group is the smallest that holds its rows, however these were assigned.
 void build_sub_rings(Plan& plan);
 
-/// As `head_chunks_of` in grid_cost.hpp, for a plan that has its steps.
+/// Like `head_chunks_of` in grid_cost.hpp, for a plan that has its steps.
 std::vector<int> head_chunks_of(const Plan& plan, const char* function);
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_grid(const Plan& plan);

@@ -53,7 +53,7 @@ double link_seconds(const CostModel& cost, int64_t bytes, int64_t copies) {
   return bytes == 0 ? 0 : transfer_seconds(cost, bytes, 1, copies);
 }
 
-// Of a transfer of which `share` crosses between nodes, beside what stays inside.
+// Seconds of a transfer of which `share` crosses between nodes while the rest stays inside.
 double shared_seconds(const CostModel& cost, int64_t bytes, int64_t copies, double share) {
   if (share == 0) return link_seconds(cost, bytes, copies);
   const double all = static_cast<double>(bytes), messages = static_cast<double>(copies);

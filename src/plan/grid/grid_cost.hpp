@@ -18,15 +18,15 @@ struct GridWork {
   std::vector<int64_t> areas;
 };
 
-/// The chunks of K/V heads that a rank exchanges: all at once, or for HCMS those of the configuration, or where it
-/// names none, those with the least predicted time, even or with a short first and last one. Throws InvalidArgument,
-/// starting with `function`, for chunks that are not positive or do not add up to the heads.
+/// The chunks of K/V heads that a rank exchanges: all at once, or for HCMS those of the configuration. If it names
+/// none, those with the least predicted time, even or with a short first and last one. Throws InvalidArgument, starting
+/// with `function`, for chunks that are not positive or do not add up to the heads.
 std::vector<int> head_chunks_of(const GridWork& work, const char* function);
 
-/// Of each row group.
+/// Times of each row group.
 std::vector<RankTime> grid_times(const GridWork& work, AttnPass pass, const std::vector<int>& head_chunks,
                                  ClockTrace* trace = nullptr);
-/// Of a plan; with kSubRings of each rank.
+/// Times of each row group of a plan; with kSubRings of each rank.
 std::vector<RankTime> grid_times(const Plan& plan, AttnPass pass, ClockTrace* trace = nullptr);
 
 /// Predicted seconds on the slowest rank.

@@ -20,7 +20,7 @@ std::vector<SubRingSeconds> sub_ring_seconds(const DistAttnConfig& config, const
   const auto link_s = [&](int64_t rows, int64_t row_bytes) {
     if (rows == 0) return 0.0;
     if (!has_nodes(config)) return transfer_seconds(config.cost, rows, row_bytes, kCopiesOfStep);
-    // As if every ring crossed: a ring goes as fast as its slowest hop.
+    // Priced as if every ring crossed nodes: a ring is as fast as its slowest hop.
     return static_cast<double>(rows * row_bytes) / config.cost.between_bytes_per_s +
            kCopiesOfStep * config.cost.between_message_s;
   };

@@ -37,7 +37,7 @@ struct SubRingLayout {
   std::vector<std::vector<SubRingPart>> parts;  ///< [level][owner]; nothing moves at level 0
   std::vector<SubRingKeys> keys;                ///< of all documents, sorted by row
 
-  /// As many as the largest sub-group in use has ranks.
+  /// Number of steps: the ranks of the largest sub-group in use.
   int num_steps() const { return levels.empty() ? 1 : levels.back().ranks; }
   bool moves(size_t level, int step) const { return step < sizes[level]; }
   /// The rank `distance` places further in the ring of `level`.
@@ -46,7 +46,7 @@ struct SubRingLayout {
     return first + ((rank - first + distance) % size + size) % size;
   }
   const SubRingPart& part(size_t level, int owner) const { return parts[level][static_cast<size_t>(owner)]; }
-  /// What `rank` works with at `level` in `step` > 0.
+  /// Rows that `rank` works with at `level` in `step` > 0.
   const SubRingPart& part_in_step(size_t level, int rank, int step) const {
     return part(level, neighbour(level, rank, -step));
   }
@@ -78,13 +78,13 @@ void for_each_sub_ring_piece(const SubRingLayout& layout, int rank, const std::v
   }
 }
 
-/// What the cost model asks of a rank's step.
+/// Input of the cost model for a rank's step.
 struct SubRingLoad {
   int64_t area = 0;
   int64_t rows = 0;       ///< of the K/V buffer, where it is not the shard
   int64_t rows_home = 0;  ///< whose gradients come home afterwards
 };
-/// Of every rank, in the order of steps.
+/// Loads of every rank, in the order of steps.
 using SubRingLoads = std::vector<std::vector<SubRingLoad>>;
 SubRingLoads count_sub_ring_loads(const Mask& mask, const SubRingLayout& layout, const std::vector<OwnedRun>& q_runs,
                                   int cp_size);
@@ -94,11 +94,11 @@ std::vector<RankTime> sub_ring_times(const DistAttnConfig& config, const SubRing
                                      AttnPass pass, ClockTrace* trace = nullptr);
 /// Predicted seconds on the slowest rank.
 PredictedTime predict_sub_rings(const DistAttnConfig& config, const SubRingLoads& loads, int64_t q_rows);
-/// Bytes in closed form: every key row of a document that several ranks share reaches the others, and its gradients
+/// Bytes in closed form. Every key row of a document that several ranks share reaches the other ranks; its gradients
 /// make as many hops and end at home.
 GridTraffic sub_ring_traffic(const DistAttnConfig& config, const std::vector<SubGroupLevel>& levels);
 
-/// What the whole plan of HybridCP over these rows would predict.
+/// Predicted time of the HybridCP plan over these rows.
 PredictedTime predict_hybrid_cp(const Mask& mask, const DistAttnConfig& config, const AssignedRows& rows);
 
 }  // namespace tangram

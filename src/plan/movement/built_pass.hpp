@@ -10,14 +10,14 @@
 
 namespace tangram {
 
-/// What choices are compared by.
+/// Cost by which choices are compared.
 struct MovementCost {
   double seconds = 0;
   double bytes = 0;  ///< that all ranks receive
 };
 
-/// Of choices that are predicted to take about as long as the fastest (within 2 %), the one that moves least: a
-/// difference that the cost model cannot vouch for is not worth bytes. The first of equal ones.
+/// Index of the choice that moves least among those predicted within 2 % of the fastest. The cost model cannot resolve
+/// smaller differences, so they are not worth bytes. The first of equal ones.
 size_t best_of(const std::vector<MovementCost>& costs);
 
 /// Tables and time of one pass.
@@ -28,7 +28,7 @@ struct BuiltPass {
 
   MovementCost cost() const { return {time.total_s, bytes}; }
 };
-/// With the configured number of stages, or the best of those that are tried.
+/// Builds a pass with the configured number of stages, or the best of those tried.
 BuiltPass build_pass(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups, AttnPass pass);
 
 /// Both passes.
@@ -40,18 +40,18 @@ struct MovementCandidate {
   bool empty() const { return forward.ranks.empty(); }
   MovementCost cost() const { return {forward.time.total_s + backward.time.total_s, forward.bytes + backward.bytes}; }
 };
-/// The same work in both passes: their tables differ in nothing but the number of stages.
+/// Candidate with the same work in both passes, whose tables differ in the number of stages alone.
 MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups);
 
 /// Fills movement, predicted and areas of the plan.
 void adopt(Plan& plan, MovementCandidate candidate);
-/// For each pass the best of candidates that have equally many head groups; empty where there are none.
+/// Best candidate for each pass, of candidates that have equally many head groups; empty where there are none.
 MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates);
 
 /// Largest area of a rank ÷ mean.
 double balance_of(const std::vector<MovementRank>& ranks);
-/// Of candidates of equally many head groups, for each pass the one that moves least of those whose balance is within
-/// 0.01 of the best; empty where there are none.
+/// For each pass the candidate that moves least among those whose balance is within 0.01 of the best. All must have
+/// equally many head groups; empty if there are none.
 MovementCandidate least_bytes_of_each_pass(std::vector<MovementCandidate> candidates);
 /// The index of the one that moves least of those that no other balances better by 0.01, in either pass.
 size_t least_bytes_of(const std::vector<MovementCandidate>& candidates);

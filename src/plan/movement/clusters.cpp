@@ -16,8 +16,8 @@ namespace tangram {
 
 namespace {
 
-// Keys are split among column parts in units of about this share of the sequence: fine enough to balance, few enough
-// to be counted for every block of ranks.
+// Keys are split among column parts in units of about this share of the sequence. It is fine enough to balance, and
+// coarse enough to be counted for every block of ranks.
 constexpr int64_t kMaxColumnUnits = 512;
 
 std::vector<Range> merged(const std::vector<Range>& a, const std::vector<Range>& b) {
@@ -173,8 +173,8 @@ class Search {
   }
   void clear_own() { std::fill(own_keys_.begin(), own_keys_.end(), 0); }
 
-  // Units of keys to column parts: units that a part owns stay there while it has room, the rest go to the lightest
-  // part, largest first.
+  // Assigns units of keys to column parts. Units that a part owns stay there while it has capacity; the rest go to the
+  // lightest part, largest first.
   void split_columns(Cluster& cluster, std::vector<int64_t>& part_areas) const {
     const int64_t unit = column_unit(plan_.k_dispatch);
     const int64_t num_units = (plan_.k_dispatch.seqlen() + unit - 1) / unit;
@@ -233,7 +233,7 @@ class Search {
   int64_t total_segments_ = 0;
 };
 
-// Turns a list sorted by weight into one whose halves, and theirs, and so on, weigh about the same: both halves get
+// Permutes a list sorted by weight so that its halves, their halves, and so on, weigh about the same. Both halves get
 // members in the order 1 2 2 1 1 2 2 1.
 void assign_in_halves(std::vector<int>::iterator begin, std::vector<int>::iterator end) {
   const int64_t size = end - begin, half = size / 2;

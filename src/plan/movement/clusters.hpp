@@ -23,7 +23,7 @@ struct Cluster {
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
-/// What the search looks at: the work of every rank if only K/V moved.
+/// Input of the search: the work of every rank if only K/V moved.
 struct RowWork {
   std::vector<std::vector<AttnSlice>> slices;  // [rank] global rows, each inside one run of queries
   std::vector<std::vector<Range>> keys;        // [rank] that these slices see
@@ -33,8 +33,8 @@ struct RowWork {
 };
 RowWork row_work(const Plan& plan, const PlanRuns& runs);
 
-/// Orders of the ranks in which neighbours may form clusters: as they are, and, unless they already weigh about the
-/// same, so ordered that halves, quarters, ... do.
+/// Orders of the ranks in which neighbours may form clusters: the given order, and one whose halves, quarters, ...
+/// weigh about the same, unless the given one does.
 std::vector<std::vector<int>> cluster_orders(const RowWork& work);
 
 /// The clusters with the least cost among those that halve `order` again and again. Heads are split as far as

@@ -45,7 +45,7 @@ RankWork published_work(const Plan& plan, const PlanRuns& runs) {
   return work_of_jobs(table, algorithm == Movement::kBinaryGreedy ? binary_greedy(table) : network_flow(table));
 }
 
-// The same work for every head group.
+// Work that is the same for every head group.
 RankWork flattened(RankWork work, const Plan& plan, int head_groups) {
   for (std::vector<AttnSlice>& slices : work) {
     const size_t count = slices.size();
@@ -139,7 +139,7 @@ std::vector<MovementCandidate> published_candidates(const Plan& plan, const Plan
   return found;
 }
 
-// Of clusters and what others found the least bytes for each pass, of what is balanced as well as can be.
+// For each pass the candidate with the least bytes among the best balanced, from clusters and the other searches.
 void choose_least_bytes(Plan& plan, const PlanRuns& runs) {
   std::vector<MovementCandidate> finalists;
   finalists.push_back(least_bytes_of_each_pass(published_candidates(plan, runs, kMaxWorkForLeastBytes)));

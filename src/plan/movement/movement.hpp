@@ -27,9 +27,9 @@ std::vector<MovementRank> movement_tables(RankWork work, const std::vector<Owned
 std::vector<RankTime> movement_times(const DistAttnConfig& config, const std::vector<MovementRank>& ranks,
                                      int head_groups, AttnPass pass, ClockTrace* trace = nullptr);
 
-/// Fills `movement`, `ranks` and `predicted` of a plan that has mask, config and dispatches. Leaves it as it is when
-/// the planner chooses and nothing is gained by moving queries; `kv_seconds` is what the plan takes that only moves
-/// K/V.
+/// Fills `movement`, `ranks` and `predicted` of a plan that has mask, config and dispatches. Leaves the plan unchanged
+/// if the planner chooses and QO communication gains nothing; `kv_seconds` is the predicted time of the plan with K/V
+/// communication.
 void build_movement(Plan& plan, double kv_seconds);
 
 }  // namespace tangram

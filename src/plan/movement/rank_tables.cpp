@@ -19,7 +19,7 @@ auto run_at(const Runs& runs, int64_t row) {
   return std::upper_bound(runs.begin(), runs.end(), row, [](int64_t r, const auto& run) { return r < run.global.end; });
 }
 
-// The same, sought from a run that is likely to be near: of head groups there are many runs, and rows come in order.
+// Finds a row's run from a hint that is likely to be near: of head groups there are many runs, and rows come in order.
 template <class Iterator>
 Iterator run_near(Iterator begin, Iterator end, Iterator hint, int64_t row) {
   const auto ends_before = [row](const auto& run) { return run.global.end <= row; };

@@ -17,8 +17,8 @@ namespace tangram {
 
 namespace {
 
-// Shard order and buffer order within a stage both follow the global order, so that both sides list the same pieces in
-// the same order and join the same neighbours.
+// Shard order and buffer order within a stage both follow the global order. So both sides list the same pieces in the
+// same order and join the same neighbours.
 void fill_exchanges(std::vector<MovementRank>& ranks, std::vector<RowSegment> MovementRank::* segments_member,
                     Exchange MovementStage::* exchange_member) {
   std::vector<const RowSegment*> remote;
@@ -63,8 +63,8 @@ int64_t rows_of(const std::vector<AttnSlice>& slices, Range AttnSlice::* side, i
   return std::min(rows, all);
 }
 
-// Bytes of a rank's memory, read plus written, that a pass takes because its queries may move: beside what one launch
-// over all keys would, which leaves results in the dtype of the heads, and reads keys where they have come.
+// Extra bytes of memory, read plus written, that QO communication costs a rank in a pass. The baseline is one launch
+// over all keys, which leaves results in the dtype of the heads and reads keys in place.
 class ExtraBytes {
  public:
   ExtraBytes(const DistAttnConfig& config, AttnPass pass, double share) : is_forward_(pass == AttnPass::kForward) {
@@ -106,7 +106,7 @@ class ExtraBytes {
 
  private:
   static int64_t own_keys(const MovementRank& rank) { return rank.kv_rows - rank.remote_kv_rows; }
-  // Of the shard: slices of a row lie side by side, so that no more rows are seen than their hull has.
+  // Rows of the shard: slices of a row lie side by side, so that no more rows are seen than their hull has.
   static int64_t own_rows(const MovementStage& stage) {
     Range all;
     for (const AttnSlice& slice : stage.own_slices) all = hull(all, slice.q_range);

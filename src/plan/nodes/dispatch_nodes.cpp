@@ -14,14 +14,14 @@ namespace tangram {
 
 namespace {
 
-// Of the searches inside nodes, in nanoseconds: of all together, and of each beside.
+// Budgets of the searches inside nodes, in nanoseconds: of all together, and of each in addition.
 constexpr int64_t kWorkOfNodes = 120'000, kWorkOfNode = 3'000;
-// Of the search of rows for nodes, and exchanges after it.
+// Share of the budget for the search of rows for nodes, and trials of the exchanges after it.
 constexpr double kShareOfWork = 0.25;
 constexpr int kNumTrials = 400;
-// Of what areas of ranks may be above the mean, for those of nodes.
+// Share of the tolerance of ranks' areas above the mean that is allowed to areas of nodes.
 constexpr double kShareOfTolerance = 0.6;
-// Of areas in a node, however far it is above the mean of all nodes.
+// Least tolerance of areas inside a node, however far the node is above the mean of all nodes.
 constexpr double kLeastTolerance = 0.001;
 
 // What a node has of its own keys, as slices between its rows: keys numbered as these are.

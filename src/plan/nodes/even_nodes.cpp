@@ -218,7 +218,7 @@ class EvenNodes {
     return take_back(to, from);
   }
 
-  // As many rows of `giver` for `taker`, whose area comes nearest.
+  // Returns as many rows of `giver` to `taker`: those whose area comes nearest.
   bool take_back(size_t giver, size_t taker) {
     constexpr int kMostPieces = 6, kNumSamples = 8;
     int64_t missing = moves_[0].rows.size(), missing_area = area(moves_[0].rows);

@@ -3,8 +3,8 @@
 
 // Evens what nodes send and receive, of packed documents that have been dispatched to nodes.
 //
-// NOTE [even nodes]: the search for few rows that cross (refine.hpp) counts them over all nodes. Of dispatches with
-// next to the same count some make one node the source of most: where it holds the first rows of long documents, which
+// NOTE [even nodes]: the search for few rows that cross (refine.hpp) counts them over all nodes. Some dispatches with
+// nearly the same count make one node the source of most rows: the node with the first rows of long documents, which
 // all nodes with later rows need. So rows of the node that sends or receives most are exchanged for as many rows of
 // another node, of about the same area.
 #pragma once

@@ -5,7 +5,7 @@
 //
 // NOTE [rails]: a row that ranks of another node need crosses to it once. It is received there by the *relay*, the rank
 // of the node on the row's rail, which forwards it inside. The rail of a row is its owner's own, unless more rows than
-// others leave or reach a node on that rail: then the owner hands it to another rank of its node, which sends it.
+// others leave or reach a node on that rail. Then the owner passes the row to another rank of its node, which sends it.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ struct NodePiece {
 
   friend bool operator==(const NodePiece&, const NodePiece&) = default;
 };
-/// Of each node, sorted by global row, free of overlap.
+/// Rows of each node, sorted by global row, without overlap.
 using NodeRows = std::vector<std::vector<NodePiece>>;
 
 /// The pieces that each node needs, on the rails of their owners. O(slices × nodes that share them + pieces).
 NodeRows node_rows(const Mask& mask, const std::vector<OwnedRun>& q_runs, const std::vector<OwnedRun>& k_runs,
                    const NodeShape& nodes);
 
-/// The same from the keys that each rank needs ([ranks], sorted, free of overlap), where they are known.
+/// Node rows from the keys that each rank needs ([ranks], sorted, without overlap), if they are known.
 NodeRows node_rows(const std::vector<std::vector<Range>>& needed, const std::vector<OwnedRun>& k_runs,
                    const NodeShape& nodes);
 
@@ -50,8 +50,8 @@ struct NodeTraffic {
 };
 NodeTraffic traffic_of(const NodeRows& rows, const NodeShape& nodes);
 
-/// Moves rows to other rails where more than kRailLimit times as many are sent or received as a rank of the busiest
-/// node does on average. Deterministic.
+/// Moves rows to other rails if a rank sends or receives more than kRailLimit times the average of a rank of the
+/// busiest node. Deterministic.
 inline constexpr double kRailLimit = 1.1;
 void even_rails(NodeRows& rows, const NodeShape& nodes);
 

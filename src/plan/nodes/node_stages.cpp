@@ -13,8 +13,7 @@ namespace tangram {
 
 namespace {
 
-// A part of the rows that cross ends at a multiple of this many global rows if one is near: the height of a kernel
-// tile.
+// A part of the crossing rows ends at a multiple of this many global rows, the height of a kernel tile, if one is near.
 constexpr int64_t kGroupAlignment = 128;
 
 int stage_of(const KvSegment& segment, AttnPass pass) {

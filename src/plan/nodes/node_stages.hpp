@@ -3,9 +3,9 @@
 
 // Stages over several nodes.
 //
-// NOTE [one stage a node]: a row that crosses to a node has one stage there, for all ranks of the node, since it
-// crosses once. Stage 1 has the rows that ranks of one node have from each other, unless it is the only one; each stage
-// after it a part of the rows that cross, in global order, about equally many of each node's.
+// NOTE [one stage a node]: a row that crosses to a node has one stage there, the same for all ranks of the node, since
+// it crosses once. Stage 1 has the rows that ranks of one node have from each other, unless it is the only stage. Each
+// later stage has a part of the crossing rows, in global order, about equally many of each node.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ using StagedNodeRows = std::vector<NodeRows>;
 StagedNodeRows by_stage(const NodeRows& rows, const std::vector<RankPlan>& ranks, const NodeShape& nodes, AttnPass pass,
                         int num_stages);
 
-/// Where the parts of the rows that cross end that `num_stages` remote stages bring, as global rows: [nodes][parts],
-/// none with one stage, which brings them all.
+/// Ends of the parts of crossing rows that `num_stages` remote stages bring, as global rows: [nodes][parts]. Empty with
+/// one stage, which brings them all.
 std::vector<std::vector<int64_t>> part_ends(const NodeRows& rows, int num_stages);
 /// Segments of rank `self` with the forward stages that parts with these `ends` of its node make.
 void forward_stages_in_parts(std::span<const KvSegment> segments, int self, const NodeShape& nodes,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Who sends which rows where in one cast over several nodes, from the plan alone: every rank makes the same tables, so
-// that none are gathered. See NOTE [rails].
+// Sends and receives of one cast over several nodes, from the plan alone. Every rank makes the same tables, so that
+// none are gathered. See NOTE [rails].
 #pragma once
 
 #include <vector>

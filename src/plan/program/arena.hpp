@@ -11,20 +11,20 @@
 
 namespace tangram {
 
-/// NOTE [arena]: all regions of kArena lie in one receive buffer of a DevicePass, in rows of kArenaUnit bytes, which is
-/// also the source of every cast. Offsets are alike on all ranks, so tables need no exchange. Nothing in it is used
-/// twice in a pass: what one rank still reads is never overwritten by another.
-/// Where K/V alone move, each region is a receive buffer of its own, as long as the rank needs it: casts bring rows of
-/// the caller's K and V, all by one exchange.
+/// NOTE [arena]: all regions of kArena are in one receive buffer of a DevicePass, in rows of kArenaUnit bytes. The
+/// buffer is also the source of every cast. Offsets are alike on all ranks, so tables need no exchange. Nothing in it
+/// is used twice in a pass: what one rank still reads is never overwritten by another. With K/V communication, each
+/// region is a receive buffer of its own, as long as the rank needs it. Casts bring rows of the caller's K and V, all
+/// by one exchange.
 inline constexpr int64_t kArenaUnit = 16;
 
 struct ArenaLayout {
-  /// Of each region, in bytes from the begin of the arena or of the work; -1 of those that take no memory.
+  /// Offset of each region in bytes, from the begin of the arena or of the work memory; -1: takes no memory.
   std::vector<int64_t> offsets;
   int64_t arena_bytes = 0;
   int64_t work_bytes = 0;
-  /// Of each cast whether it returns partial results to kReturned, and its number among those that do or do not, in the
-  /// order in which they begin: the stage of a pass.
+  /// Stage of each group-cast: whether it returns partial results to kReturned, and its number among the casts that do
+  /// or do not, in order of their begin.
   struct Stage {
     bool returns = false;
     int number = 0;

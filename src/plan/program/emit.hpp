@@ -17,8 +17,8 @@
 
 namespace tangram {
 
-/// What a program computes: one for each stage of each pass; with a grid, for each step between row groups and each
-/// number of heads in a chunk; where queries move, for each call.
+/// Calls that a program computes: one for each stage of each pass. With a grid, one for each step between row groups
+/// and each number of heads in a chunk. With QO communication, one for each call.
 struct ProgramMask {
   AttnShape shape;
   std::vector<AttnSlice> slices;
@@ -29,7 +29,7 @@ struct ProgramMask {
   int64_t local_kv_halo = 0;                    ///< and of whose ends so many lie among the others, too
 };
 
-/// What a caller of a pass gives and wants.
+/// Shapes and dtypes of a call's arguments and results.
 struct CallShape {
   DType out = DType::kBFloat16;
   DType dout = DType::kBFloat16;
@@ -55,22 +55,21 @@ enum class KeyCalls {
   kAsTheyCome,  ///< one, which waits for each key where it needs it
 };
 
-/// What can run a program.
+/// Abilities of a runner of programs.
 struct ProgramTarget {
   /// Casts read arguments and work, too; else regions of the arena alone.
   bool sends_from_anywhere = false;
-  /// For how many chunks of heads operands are sent for while another one computes; 0: for all at once, so that the
-  /// link is never idle between them, and what is copied together for later chunks is so while those of the first
-  /// move.
+  /// Number of chunks of heads whose operands are requested while another chunk computes; 0: all at once, so that the
+  /// link is never idle between them. Copies for later chunks then overlap transfers of the first.
   int chunks_ahead = 0;
   /// Parts of a cast of one float a row and head are filled up to multiples of so many.
   int64_t float_unit = 4;
-  /// Blocks of a ring land in memory of earlier ones, so that a pass needs as much for any number of ranks; so many
-  /// steps before it needs to a rank says that a block is free, each for a further block. Negative: the transport can
-  /// not, and every block has memory of its own.
+  /// Blocks of a ring reuse memory of earlier ones, so that a pass needs equally much for any number of ranks. A rank
+  /// announces a free block this many steps before it needs to, each step for one further block. Negative: the
+  /// transport can not, and every block has memory of its own.
   int ring_buffer_steps = -1;
 
-  // Of a stream that runs a plan that moves K/V alone. All rows are sent for at once.
+  // Attention calls of K/V plans that run on a stream; all rows are requested at once.
   KeyCalls forward_calls = KeyCalls::kByStage;
   KeyCalls backward_calls = KeyCalls::kByStage;
   /// Calls can read own keys where they lie, in ranges that are longer than two borders, of which only the borders
@@ -79,8 +78,8 @@ struct ProgramTarget {
   /// A call that gets all keys can store rows of dk and dv at their owners, in the dtype in which they move.
   bool stores_at_owners = false;
 };
-/// What the host's runner wants. The operands of the next chunk of heads move while one computes; more would only
-/// take memory.
+/// Target of the host's runner. The operands of the next chunk of heads move while one computes; more would only take
+/// memory.
 inline constexpr ProgramTarget kHostTarget{.sends_from_anywhere = true, .chunks_ahead = 1, .float_unit = 1};
 
 /// Query rows of the rank's shard against key rows of its buffer; against none where every call has its own.

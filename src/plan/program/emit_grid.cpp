@@ -3,9 +3,9 @@
 
 // Both passes of a plan with a grid: heads are exchanged chunk by chunk, rows attend in between.
 //
-// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 move (HCMS,
-// arXiv 2607.01817; with one chunk, Ulysses). Every head is computed by one call over the same rows and keys however
-// heads are cut, so results do not depend on the chunks.
+// NOTE [head chunks]: while chunk c computes, the inputs of chunk c + 1 and the results of chunk c - 1 move. This is
+// HCMS (arXiv 2607.01817); with one chunk, Ulysses. Every head is computed by one call over the same rows and keys
+// however heads are cut, so results do not depend on the chunks.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -37,7 +37,7 @@ struct Chunk {
   int cast_in = -1, cast_back = -1;
 };
 
-/// Of `[rows, sinks, heads]` one value a row and head: those of sink `sink`.
+/// One value a row and head of `[rows, sinks, heads]`: those of sink `sink`.
 FloatRef one_sink(const FloatRef& all, int64_t num_sinks, int64_t sink) {
   return {all.memory, all.offset + sink * (all.stride / num_sinks), all.stride, all.region};
 }
@@ -70,7 +70,7 @@ class PassWriter {
   }
   int first_q_head(const Chunk& chunk) const { return q_moves_->first_head() + chunk.q_heads.first; }
 
-  /// Of the heads of a chunk.
+  /// Adds the group-cast that exchanges the heads of a chunk.
   int add_exchange(std::vector<GroupCastTensor> items, bool results, size_t number) {
     return writer_.add_cast(
         {.items = std::move(items), .results = results, .step = static_cast<int>(number), .exchanges_heads = true});

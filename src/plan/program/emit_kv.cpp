@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Forward, calls add up in float32 through (out, lse), and the rows of the next stage move meanwhile. Backward, dq
-// adds up in float32; dk and dv of a stage's rows are complete once it has computed, and move to their owners while
-// later stages compute. On a stream all rows are sent for at once, and one call may do the work of all stages.
+// Forward, calls add up in float32 through (out, lse), and the rows of the next stage move meanwhile. Backward, dq adds
+// up in float32. Gradients dk and dv of a stage's rows are complete once it has computed, and move to their owners
+// while later stages compute. On a stream all rows are sent for at once, and one call may do the work of all stages.
 #include <algorithm>
 #include <optional>
 #include <type_traits>
@@ -33,7 +33,7 @@ class KvWriter {
   PairRef make_kept(const Stage& stage);
   /// Makes the buffer and the casts of the stages from 1 on; the last one's rows may be kept instead.
   void add_casts(const std::vector<Stage>& stages, bool kept);
-  /// The same on a stream, where all rows may be kept. Begins the casts.
+  /// Begins the casts of a stream, which may keep all rows.
   void open(const std::vector<Stage>& stages, bool keeps, bool kept);
   /// `op` needs the keys of the stages of a call.
   void await(const KeyCall& call, const std::vector<KeyReadyFlag>& late, AttendOp& op);

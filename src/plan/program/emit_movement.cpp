@@ -6,8 +6,8 @@
 //
 // Rows of the shard are taken by groups of heads, one group after the other, as the tables count them.
 //
-// On streams casts read the arena alone and do not add: what other ranks fetch is copied there, and parts that come
-// back land in rows of their own (RecvBufferRows), which the owner joins at the end.
+// On streams casts read the arena alone and do not add. Rows that other ranks fetch are copied there. Parts that come
+// back have rows of their own (RecvBufferRows), which the owner joins at the end.
 #include <limits>
 #include <utility>
 

@@ -21,13 +21,13 @@ std::vector<ProgramMask> grid_masks(const Plan& plan, int rank);
 Program grid_forward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);
 Program grid_backward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept);
 
-// Plans in which queries move as well as keys: every rank computes what the plan gives it, for rows of its own and of
-// others, and the owner of a row puts its parts together. Masks as of K/V plans. With CallShape::keeps the first three
-// regions hold the fetched q, and the K and V buffers.
+// Plans with QO communication: every rank computes what the plan assigns to it, for rows of its own and of others. The
+// owner of a row combines its parts. Masks as of K/V plans. With CallShape::keeps the first three regions hold the
+// fetched q, and the K and V buffers.
 //
-// NOTE [moved queries]: q rows of a stage arrive while the stage before computes, are computed in one call, and their
-// out and lse (dq) go back while the next stage computes. Parts that come back are added up apart from the owner's
-// own, by stage and then in rank order, and joined with it once, at the end: results do not depend on who came first.
+// NOTE [moved queries]: q rows of a stage arrive while the stage before computes, and are computed in one call. Their
+// out and lse (dq) go back while the next stage computes. Returned parts are added up apart from the owner's own, by
+// stage and then in rank order, and joined with it once, at the end. So results do not depend on the order of arrival.
 // Backends never see a sink: it enters at the owner, after the last part.
 std::vector<ProgramMask> movement_masks(const Plan& plan, int rank);
 Program movement_forward(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target);

@@ -26,19 +26,19 @@ class HeadMoves {
   int first_head() const { return first_head_of(member_); }
   bool shares_heads() const { return num_heads_ < ulysses_degree_; }
 
-  /// Copies what other ranks need of a chunk of heads of `shard`, whose rows move in `all`'s dtype, to where it is
-  /// sent from, and the own rows into `all`, `[group rows, chunk.count, dim]`: all appended to `copies`.
+  /// Copies the parts of a chunk of heads of `shard` that other ranks need, in `all`'s dtype, to where they are sent
+  /// from. Copies the own rows into `all`, `[group rows, chunk.count, dim]`. All copies are appended to `copies`.
   GroupCastTensor pack(ProgramWriter& writer, const TensorRef& shard, HeadRange chunk, const TensorRef& all,
                        std::vector<RowSumOp>& copies) const;
   /// The heads of a chunk back to the ranks of their rows. `landed` gets those of the other ranks.
   GroupCastTensor back(ProgramWriter& writer, const TensorRef& all, TensorRef& landed) const;
-  /// Once `landed` is there: writes the chunk's heads of `shard`, by copies that are appended to `copies`, or, where
-  /// heads are shared, by sums in rank order that are written at once.
+  /// Writes the chunk's heads of `shard` from `landed`, which must have arrived. It appends copies to `copies`; if
+  /// heads are shared, it writes sums in rank order at once.
   void unpack(ProgramWriter& writer, const TensorRef& all, const TensorRef& landed, HeadRange chunk,
               const TensorRef& shard, std::vector<RowSumOp>& copies) const;
 
-  /// The same for one float32 value a row and head: a part for each rank moves, filled up to whole units. `landed`
-  /// gets the parts, from which `unpack_floats` makes rows of the group.
+  /// Exchanges one float32 value a row and head: each rank gets a part, padded to whole units. `landed` receives the
+  /// parts; `unpack_floats` makes rows of the group from them.
   GroupCastTensor pack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, TensorRef& landed) const;
   void unpack_floats(ProgramWriter& writer, const FloatRef& shard, HeadRange chunk, const TensorRef& landed,
                      const FloatRef& all) const;

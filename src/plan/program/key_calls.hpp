@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Which calls of attention a pass over K/V that move alone is made of, what each computes, and which of a rank's own
-// K/V rows kernels read where they lie, so that they need not be copied into the K/V buffer.
+// The attention calls of a pass with K/V communication, and what each computes. Also which of a rank's own K/V rows
+// kernels read in place, so that they are not copied into the K/V buffer.
 #pragma once
 
 #include <cstddef>
@@ -30,21 +30,21 @@ bool reads_shard(const Plan& plan);
 /// The rank's own rows in ranges as long as they get: rows of the K/V buffer that are neighbours in the shard too.
 std::vector<LocalKvRange> own_local_ranges(const RankPlan& rank, int self);
 
-/// Which rows of the shard `stretches` are, joined.
+/// Rows of the shard in `local_ranges`, joined.
 std::vector<Range> rows_of(const std::vector<LocalKvRange>& local_ranges);
 
-/// Those of `own` of which more than the borders would be spared.
+/// Ranges of `own` that are longer than their halos, so that reading them in place spares copies.
 std::vector<LocalKvRange> worth_reading(const std::vector<LocalKvRange>& own, int64_t border);
 
-/// What of `own` must be copied when `read` are read where they lie: the borders of those, and all others.
+/// Ranges of `own` that must be copied if `read` are read in place: the halos of `read`, and all others.
 std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const std::vector<LocalKvRange>& read,
                                   int64_t border);
 
 /// Own keys that calls read where they lie: none where the target cannot, or the shard serves whole.
 std::vector<LocalKvRange> local_ranges_elsewhere(const Plan& plan, int rank, const ProgramTarget& target);
 
-/// The keys that other ranks send in a pass, in the order in which they come: stage by stage, and in each from the rank
-/// before this one, the one before that, and so on. Flags are numbered by stage and rank (KvReadyFlags).
+/// The keys that other ranks send in a pass, in order of arrival. The order is stage by stage, and in each from the
+/// rank before this one, the one before that, and so on. Flags are numbered by stage and rank (KvReadyFlags).
 std::vector<KeyReadyFlag> ready_flags_of(const RankPlan& rank, int self, int cp_size, AttnPass pass);
 
 }  // namespace tangram

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Gradients of K/V rows on a stream: what a rank's calls contribute goes home by casts that add, or is stored there by
-// the call itself, and the transport adds up what comes back.
+// Gradients of K/V rows on a stream. A rank's contributions go home by casts that add, or are stored there by the call
+// itself. The transport adds up what comes back.
 #pragma once
 
 #include <vector>
@@ -23,8 +23,8 @@ class KeyReturns {
   void finish(ProgramWriter& writer);
 
  private:
-  /// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients: a call
-  /// that stores rows where they belong writes these to the result, rounded, and nothing reads them again.
+  /// NOTE [settled rows]: own rows that only this rank's queries see, so that no peer adds to their gradients. A call
+  /// that stores rows at their owners writes final rows to the result, rounded, and nothing reads them again.
   std::vector<Range> find_final_rows() const;
   void store_rows();
   /// Row by row of the shard: the row of `computed_`, where there is one.

@@ -54,7 +54,7 @@ class KeyBuffer {
 
   /// Copies the own rows.
   void fill(ProgramWriter& writer, const PairRef& shard);
-  /// What attention reads, once filled.
+  /// Rows that attention reads, once filled.
   const PairRef& rows() const { return rows_; }
   /// Where remote rows land; empty where the shard serves.
   const PairRef& recv_buffers() const { return recv_buffers_; }
@@ -71,7 +71,8 @@ class KeyGradients {
   /// `moves`: some rank has remote rows, and this one gets gradients for `owned_rows` of its shard, to which casts add.
   KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType move, bool moves,
                int64_t owned_rows);
-  /// For casts that do not add: what comes lands in rows of its own. `arena_rows`: the most rows of a buffer.
+  /// Gradients for casts that do not add: received rows have places of their own. `arena_rows`: the most rows of a
+  /// buffer.
   KeyGradients(ProgramWriter& writer, const KeyLayout& layout, const PairRef& like, DType move, bool moves,
                RecvBufferRows recv_buffers, int64_t arena_rows);
 

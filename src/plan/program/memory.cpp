@@ -61,7 +61,7 @@ struct RegionsOf {
   void operator()(const LargestOp& op) const {
     for (const FloatRef* ref : {&op.from, &op.to}) add(*ref);
   }
-  // Of programs for streams, whose regions live as long as their pass.
+  // Operations of programs for streams: regions live as long as their pass.
   void operator()(const OpenOp&) const {}
   void operator()(const FinishOp&) const {}
   void operator()(const WaitSendOp&) const {}

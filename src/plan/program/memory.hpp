@@ -13,8 +13,8 @@
 
 namespace tangram {
 
-/// NOTE [region lives]: a region is in memory from the first operation that names it to the last; a cast names what it
-/// reads and writes when it begins and when it is waited for.
+/// NOTE [region lives]: a region is in memory from the first operation that names it to the last. A cast names its
+/// sources and targets when it begins and when it is waited for.
 struct RegionLives {
   // By operation.
   std::vector<std::vector<int>> born;   ///< regions that none before it names
@@ -22,7 +22,7 @@ struct RegionLives {
 };
 RegionLives region_lives(const Program& program);
 
-/// What the first Program::num_kept regions are to a pass.
+/// Role of the first Program::num_kept regions in a pass.
 enum class KeptRegions {
   kNone,   ///< regions as others
   kLeft,   ///< in memory from when they are born, beyond the end of the pass

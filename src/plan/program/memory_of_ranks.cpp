@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Plan::peak_bytes of many ranks. In a grid a program has operations for every rank that it meets, but most ranks have
+// Plan::peak_bytes of many ranks. In a grid a program has operations for every rank that it meets. Most ranks have
 // programs of equal sizes: one is written for each kind.
 #include <algorithm>
 #include <map>
@@ -14,11 +14,12 @@ namespace tangram {
 
 namespace {
 
-/// By step, what the memory of a rank depends on: whether it computes, and the rows of its buffer (kSubRings).
+/// Kind of a rank: for each step whether it computes, and the rows of its buffer (kSubRings); its memory depends on
+/// that alone.
 using KindOfRank = std::vector<std::pair<bool, int64_t>>;
 
-/// A block that is sent on stays until it has been, computed with or not: of such steps only counts whether there is
-/// one that computes at all, and so adds to results.
+/// A block that is sent on stays until it has been sent, computed with or not. For such steps it matters only whether
+/// one computes at all, and so adds to results.
 KindOfRank kind_of(const std::vector<GridStep>& steps) {
   std::vector<bool> is_sent_on(steps.size());
   bool adds = false;

@@ -30,7 +30,7 @@ std::vector<Range> fetched_rows_of_groups(const MovementRank& rank, size_t stage
   return rows;
 }
 
-/// What slices show to query rows `rows`, counted from there. One that was joined from slices of two head groups, whose
+/// Parts of slices in query rows `rows`, counted from there. One that was joined from slices of two head groups, whose
 /// rows touch, is cut again.
 std::vector<AttnSlice> slices_of(const std::vector<AttnSlice>& slices, Range rows) {
   std::vector<AttnSlice> result;

@@ -19,8 +19,8 @@ struct MovementCall {
   std::vector<AttnSlice> slices;
 };
 
-/// Stage by stage. Every own row is in a call of stage 0, every fetched row in one of the stage that fetches it, so
-/// that all results are written.
+/// Stage by stage. Every own row is in a call of stage 0, and every fetched row in a call of the stage that fetches it.
+/// So all results are written.
 std::vector<MovementCall> movement_calls(const Plan& plan, const MovementRank& rank);
 
 /// A stage as all ranks see it.

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// MovementWriter: what the programs of both passes of a plan in which queries move have in common: operands by groups
-// of heads, from where they are sent, where results lie and come back to.
+// MovementWriter: common parts of the programs of both passes with QO communication: operands by head groups, their
+// sources, and the places of results.
 #pragma once
 
 #include <algorithm>
@@ -22,12 +22,12 @@ struct PartialRef {
   TensorRef out, lse;
 };
 
-/// What ranks fetch: as the rank's own calls read it, and where casts take it from.
+/// Tensor that ranks fetch: as the rank's own calls read it, and the source of casts.
 struct Operand {
   TensorRef own, sent;
 };
 
-/// Of a tensor of dim 1 with all of its heads.
+/// FloatRef of a tensor of dim 1 with all of its heads.
 inline FloatRef floats_of_rows(const TensorRef& ref) {
   return {ref.memory, ref.first_row * ref.heads, ref.heads, ref.region};
 }
@@ -85,7 +85,7 @@ class MovementWriter {
   TensorRef arena(DType dtype, int64_t rows, const TensorRef& like) {
     return writer_.arena(dtype, rows, like.heads / groups_, like.dim);
   }
-  /// From where casts take results of `rows`.
+  /// Memory from which casts take results of `rows`.
   TensorRef sendable(DType dtype, int64_t rows, const TensorRef& like) {
     return on_stream() ? arena(dtype, rows, like) : work(dtype, rows, like);
   }
@@ -96,7 +96,7 @@ class MovementWriter {
   }
   bool sends_columns_as_they_are() const { return sent_columns() == given_.q.heads / groups_; }
   TensorRef arena_floats(int64_t rows) { return writer_.arena(DType::kFloat32, rows, sent_columns(), 1); }
-  /// What calls read of floats that were fetched into `landed`: these, or memory for their columns alone.
+  /// Floats that calls read of those fetched into `landed`: these, or memory for their columns alone.
   TensorRef calls_floats(const TensorRef& landed) {
     return sends_columns_as_they_are() ? landed : work(DType::kFloat32, rank_.remote_q_rows, given_.lse);
   }
@@ -109,9 +109,9 @@ class MovementWriter {
 
   /// A tensor by groups: copied, or with one group itself. `fetched`: by some rank, `lent`: of this one.
   Operand operand(const TensorRef& given, bool fetched, bool lent, std::vector<RowSumOp>& copies);
-  /// By groups, in `result` where there are several.
+  /// Tensor by head groups, in `result` if there are several.
   TensorRef grouped(const TensorRef& given, const TensorRef& result, std::vector<RowSumOp>& copies);
-  /// Of floats, one for each row and head.
+  /// Operand of floats, one for each row and head.
   Operand float_operand(const TensorRef& own);
   TensorRef grouped_lse();
   /// Between the lse of all heads and one by groups.

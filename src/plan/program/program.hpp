@@ -41,9 +41,9 @@ enum class Memory : int {
 };
 inline constexpr int kNumMemories = static_cast<int>(Memory::kMaxLogits) + 1;
 
-/// Memory that a pass needs besides its arguments, contiguous `[rows, heads, dim]`. Of any content when the pass begins
-/// and free when it ends; nothing in it is used for two things, but by casts that are credited. Regions of kArena are
-/// alike on all ranks of a program, in number, order and size.
+/// Memory that a pass needs besides its arguments, contiguous `[rows, heads, dim]`. Undefined content when the pass
+/// begins, free when it ends. Nothing in it is used twice, except by credited casts. Regions of kArena are alike on all
+/// ranks of a program, in number, order and size.
 struct Region {
   Memory memory = Memory::kWork;
   DType dtype = DType::kFloat32;
@@ -116,21 +116,21 @@ struct GroupCastTensor {
   TensorRef target;
   const char* label = "";
 };
-/// What is sent together. `results`: partial results on their way to their owners; else operands.
+/// Tensors that are sent together. `results`: partial results on their way to their owners; else operands.
 struct GroupCast {
   std::vector<GroupCastTensor> items;
   bool results = false;
   int step = 0;
-  /// The rows of `source` that the exchange names as received go back the way of the exchange, and are added to those
-  /// of `target` that it names as sent, in rank order, in float32. The targets hold something, and several casts may
-  /// add to a row.
+  /// Returned rows: the rows of `source` that the exchange names as received go back the way of the exchange. They are
+  /// added to those of `target` that it names as sent, in rank order, in float32. The targets hold something, and
+  /// several casts may add to a row.
   bool adds = false;
-  /// Of a cast that adds: its tensors are out and lse of partial results, which are combined by lse instead of added.
+  /// Group-cast that adds: its tensors are out and lse of partial results, which are combined by lse instead of added.
   bool by_lse = false;
   /// Between the rows of a rank and its heads.
   bool exchanges_heads = false;
-  /// On streams: its targets were used before in the pass. No rank sends before the receiver has given the credit
-  /// (ReleaseCreditOp), which its GroupCastOp takes. The same on all ranks.
+  /// Whether the cast needs a credit: on streams, its targets were used before in the pass. No rank sends before the
+  /// receiver has given the credit (ReleaseCreditOp), which its GroupCastOp takes. The same on all ranks.
   bool credited = false;
 };
 
@@ -148,8 +148,8 @@ struct RowSumsOp {
   int step = 0;  ///< that they belong to; -1: they finish the pass
 };
 
-/// First, where a stream runs a plan that moves K/V alone: copies that are made with the opening of the pass, of own
-/// rows to where keys of others land.
+/// First operation of a plan with K/V communication on a stream: copies of own rows into the receive buffers, made with
+/// the opening of the pass.
 struct OpenOp {
   std::vector<RowSumOp> own;
 };
@@ -182,8 +182,8 @@ struct WaitOp {
 struct WaitSendOp {
   int cast = 0;
 };
-/// Tells those who send in a cast that is credited, and not begun here, that its targets are free on this rank: what
-/// used them is enqueued, and casts that read them have been sent. They may write from now on.
+/// Releases the credit of a credited cast that this rank does not begin here: its targets are free on this rank. Work
+/// that used them is enqueued, and casts that read them have been sent. They may write from now on.
 struct ReleaseCreditOp {
   int cast = 0;
 };
@@ -213,9 +213,9 @@ struct AttendOp {
   TensorRef stored_dk, stored_dv;  ///< the tensors of kWork that these go to, where not to results
 };
 
-/// Last: ends all casts that add to kReturned, and closes the pass. Rows of `results` become those of `own` plus what
-/// came back, summed in float32 by rank, rounded once; `absent` rows of `own` count as zeros, and rows that are `left`
-/// stay as they are. Both ascending, of the shard.
+/// Last: ends all casts that add to kReturned, and closes the pass. Rows of `results` become those of `own` plus the
+/// returned rows, summed in float32 in rank order, rounded once. `absent` rows of `own` count as zeros; rows that are
+/// `left` stay unchanged. Both ascending, of the shard.
 struct FinishOp {
   TensorRef own_k, own_v, dk, dv;
   std::vector<Range> left, absent;

@@ -11,8 +11,8 @@ namespace tangram {
 
 namespace {
 
-/// For each row of the shard the pieces of `casts` received for it, in the order of receive rows. `owned`: by stage,
-/// the pieces of the shard that went out.
+/// Lists, for each row of the shard, the pieces of `casts` received for it, in the order of receive rows. `owned`: by
+/// stage, the pieces of the shard that went out.
 RowLists lists_of(const std::vector<const std::vector<RowCopy>*>& owned, int64_t shard_rows) {
   RowLists lists;
   lists.begins.assign(static_cast<size_t>(shard_rows) + 1, 0);

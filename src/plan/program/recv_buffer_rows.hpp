@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where the owners of rows receive partial results: each part in rows of its own, so that a plain cast brings it, and
-// no rank adds to rows that another rank writes.
+// Places where owners of rows receive partial results. Each part has rows of its own, so that a plain cast brings it,
+// and no rank adds to rows that another rank writes.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace tangram {
 
-/// Of what `table` of each stage brings, going back. Rows of the receive buffer are taken stage by stage, within a
-/// stage by rank: in the order in which parts are added.
+/// Rows of the receive buffer of a group-reduce, which returns what each stage brought. Rows are assigned stage by
+/// stage, within a stage by rank: the order in which parts are added.
 struct RecvBufferRows {
-  /// By stage: a rank's rows, as they lie where it computed, to receive rows of their owners.
+  /// Casts by stage: from a rank's rows, as they lie where it computed, to receive rows of their owners.
   std::vector<Exchange> casts;
   int64_t rows = 0;       ///< that this rank takes
   int64_t most_rows = 0;  ///< that any rank takes

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Round a ring (arXiv 2310.01889) or a ring of rings (LoongTrain, arXiv 2406.18485): a block computes here while the
-// next one comes, and the gradients of a block follow it round the ring.
+// Programs round a ring (arXiv 2310.01889) or a ring of rings (LoongTrain, arXiv 2406.18485). A block computes here
+// while the next one arrives, and the gradients of a block follow it round the ring.
 //
-// NOTE [blocks of a ring]: on streams the host frees nothing, so blocks land in memory of earlier ones where the
-// transport can (ProgramTarget::ring_buffer_steps), and a pass takes as much for any number of ranks. The rank that a
-// block comes to says when its memory is free (ReleaseCreditOp), the one that sends takes that (GroupCast::credited). A
-// block that is freed as late as a rank needs to send would keep ranks in lockstep; each further one lets them be a
-// step apart.
+// NOTE [blocks of a ring]: on streams the host frees nothing. So blocks reuse memory of earlier ones if the transport
+// can (ProgramTarget::ring_buffer_steps), and a pass takes equally much for any number of ranks. The rank that a block
+// comes to says when its memory is free (ReleaseCreditOp), the one that sends takes that (GroupCast::credited). If a
+// block is freed only when the next rank needs to send, ranks run in lockstep. Each further block lets them be a step
+// apart.
 #include <algorithm>
 
 #include "plan/program/rows.hpp"

@@ -28,7 +28,7 @@ size_t last_step_with_work(const GridRank& rank) {
   return last;
 }
 
-/// Of each row group in its blocks' global order: rows of the sequence.
+/// Rows of the sequence of each row group, in the global order of its blocks.
 std::vector<std::vector<Range>> rows_of_groups(const GridRank& rank) {
   const Dispatch& dispatch = rank.plan.k_dispatch;
   std::vector<std::vector<Range>> groups(static_cast<size_t>(rank.grid().row_groups));
@@ -112,7 +112,7 @@ void write_gather_forward(ProgramWriter& writer, const GridRank& rank, const Row
   if (out != rows.call.out) writer.copy_rows(out, rows.call.out);
 }
 
-/// What all row groups made of the own rows, added up in their order.
+/// Adds up the contributions of all row groups to the own rows, in their order.
 void sum_groups(ProgramWriter& writer, const GridRank& rank, const TensorRef& own, const TensorRef& come,
                 const TensorRef& result) {
   std::vector<TensorRef> terms;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Attention of the rows of a row group for one chunk of heads, with all of K/V, written as operations: what is left of
-// a step once heads have been exchanged, for each way in which K/V blocks move between row groups.
+// Attention of the rows of a row group for one chunk of heads, with all of K/V, written as operations. It is the rest
+// of a step after the head exchange, for each way in which K/V blocks move between row groups.
 #pragma once
 
 #include <functional>
@@ -42,15 +42,16 @@ struct RowCall {
 void write_rows_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 void write_rows_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 
-// Of RowMove::kRing.
+// Operations of RowMove::kRing.
 void write_ring_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 void write_ring_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
-// Of RowMove::kSubRings.
+// Operations of RowMove::kSubRings.
 void write_sub_rings_forward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 void write_sub_rings_backward(ProgramWriter& writer, const GridRank& rank, const RowCall& rows);
 
-/// Of the blocks of earlier steps whose memory no other has taken, the first that is used for the last time early
-/// enough for block `next` (NOTE [blocks of a ring], rings.cpp): each is used and sent on in its own step. -1: none is.
+/// First block of an earlier step whose memory block `next` can reuse (NOTE [blocks of a ring], rings.cpp). No other
+/// block has taken its memory, and its last use is early enough. Each block is used and sent on in its own step. -1:
+/// none.
 int reusable_block(const ProgramWriter& writer, const GridRank& rank, const std::vector<bool>& is_taken, size_t next);
 
 /// K and V, or their gradients.

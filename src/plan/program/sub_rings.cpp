@@ -106,8 +106,8 @@ struct Leaving {
   }
 };
 
-/// By step from 1 on. Those of one step have left before the next one's are made, so that all leave from one place
-/// where memory is reused, and come where those came that have been added since.
+/// Gradients that leave, by step from 1 on. Gradients of one step have left before the next one's are made. So with
+/// reused memory all leave from one place, and arrive where gradients arrived that have been added since.
 std::vector<Leaving> make_leaving(ProgramWriter& writer, const GridRank& rank, const PairRef& like) {
   const DType dtype = rank.plan.config.reduce_dtype;
   const auto blocks = static_cast<size_t>(std::max(writer.target().ring_buffer_steps + 1, 0));

@@ -161,7 +161,7 @@ void SymbolicMemory::for_each(const TensorRef& ref, Range rows, const Visit& vis
   if (rows.begin < 0 || rows.end > ref.rows || ref.first_row + rows.end > cells.rows()) {
     throw ProgramFault{fmt::format("rows [{}, {}) of a cast lie outside of their tensor", rows.begin, rows.end)};
   }
-  // Of arguments some heads; of regions all columns, however many a head has.
+  // Arguments: the given heads. Regions: all columns, however many a head has.
   const int64_t first = ref.region < 0 ? ref.first_head : 0;
   const int64_t count = ref.region < 0 ? ref.heads : cells.columns;
   for (int64_t row = ref.first_row + rows.begin; row < ref.first_row + rows.end; ++row) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What verify knows of the memory of one rank: for each cell (NOTE [fingerprints]) its element, whether it was written,
-// and which transfers read or write it.
+// Memory of one rank in verify. Each cell (NOTE [fingerprints]) has its element, whether it was written, and which
+// transfers read or write it.
 #pragma once
 
 #include <array>
@@ -64,7 +64,7 @@ struct ProgramFault {
 
 class SymbolicMemory {
  public:
-  /// Of the regions of `program`; regions that it may keep are taken from `kept`, unless that is null.
+  /// Memory for the regions of `program`; regions that it may keep are taken from `kept`, unless that is null.
   SymbolicMemory(const Program& program, const SymbolicMemory* kept);
 
   void add_argument(Memory where, int64_t rows, int64_t columns, bool read_only);
@@ -84,7 +84,7 @@ class SymbolicMemory {
   std::vector<Element> begin_read(const TensorRef& source, Range rows);
   void end_read(const TensorRef& source, Range rows);
   void land(const TensorRef& target, Range rows, const std::vector<Element>& values);
-  /// The same of casts that add.
+  /// Like land(), for casts that add.
   void begin_add(const TensorRef& target, Range rows);
   void add(const TensorRef& target, Range rows, const std::vector<Element>& values);
 

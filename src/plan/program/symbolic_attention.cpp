@@ -16,7 +16,7 @@ namespace {
 /// dv would be dk if nothing told them apart.
 const Element kOfDv = Element(7);
 
-/// For heads of queries and of keys: sums of elements over the intervals that slices show.
+/// Sums, for heads of queries and of keys of elements over the intervals that slices show.
 struct Sums {
   int64_t rows, keys;
   int heads_q, heads_kv;
@@ -88,7 +88,7 @@ void require_shape(const char* name, const TensorRef& ref, int64_t rows, int hea
 /// A call takes sinks, and gives their gradients, as `[rows or one, sinks, heads]` from where the reference begins.
 FloatRef contiguous(const FloatRef& ref, int heads) { return {ref.memory, ref.offset, heads, ref.region}; }
 
-/// Of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
+/// Sinks of the rows and heads of a tensor: `[rows or one, sinks, heads]`, `stride` values from one sink to the next.
 struct Sinks {
   SymbolicMemory& memory;
   const CallShape& call;
@@ -141,8 +141,8 @@ struct Call {
     return elements(sums.keys, sums.heads_kv,
                     [&](int64_t j, int g) { return seen[static_cast<size_t>(j)] == 0 ? Element() : pair(j, g); });
   }
-  /// Which of the two tensors a tile of keys is read from depends on where it lies: own keys near the end of a range
-  /// must be in both, others may be in the shard alone.
+  /// The place of a key tile decides from which of two tensors it is read. Own keys near the end of a range must be in
+  /// both; others may be in the shard alone.
   Element pair(int64_t j, int g) const {
     for (const LocalKvRange& local_range : local_ranges) {
       if (j < local_range.keys.begin || j >= local_range.keys.end) continue;

@@ -26,12 +26,12 @@ class ExpectedResults {
   Element dv(int64_t row, int head) const;
   /// Summed over ranks where the sink is one of all rows; else of `row`.
   Element dsink(int64_t row, int64_t sink, int head) const;
-  /// Of all cells of the head, summed over ranks.
+  /// Largest logit of all cells of the head, over all ranks.
   Element max_logits(int head) const;
 
  private:
   Element share(int64_t row, int head) const;  // lse times delta
-  /// Of a row and head of the sequence: of the mask, which may show other cells to each group of heads.
+  /// Index of a row and head of the sequence in the mask of the head's group.
   size_t at_q(int64_t row, int head) const { return at(row, head, q_rows_, heads_.num_heads_q / groups_); }
   size_t at_k(int64_t row, int head) const { return at(row, head, k_rows_, heads_.num_heads_kv / groups_); }
   static size_t at(int64_t row, int head, int64_t rows, int heads) {

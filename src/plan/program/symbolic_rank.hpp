@@ -22,7 +22,7 @@ struct SymbolicRank {
   SymbolicMemory memory;
   std::vector<int64_t> q_rows, k_rows;  // of its shards, in the sequence
   size_t next = 0;                      // operation
-  /// By cast and tensor: what was sent to each peer, in the order of the exchange.
+  /// Elements, by cast and tensor, that were sent to each peer, in the order of the exchange.
   std::vector<std::vector<std::map<int, std::vector<std::pair<RowCopy, std::vector<Element>>>>>> sent;
   std::vector<bool> posted, waited, given, ended_sends;
   bool waits_end_sends = true;  ///< of casts, as on the host; else WaitSendOp
@@ -42,11 +42,11 @@ struct SymbolicRank {
   bool has_credit(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks) const;
   /// Its targets may be written from now on.
   void release_credit(int number);
-  /// What it reads may be written from now on.
+  /// Ends the sends of a cast: its sources may be written from now on.
   void end_sends(int number);
   /// Ends it, as rank `self` of `ranks`; false where a peer has not begun it.
   bool land(int number, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks);
-  /// The same of those of `numbers` that have not ended.
+  /// Like land(), for the casts of `numbers` that have not ended.
   bool land_all(const std::vector<int>& numbers, int self, std::span<const std::unique_ptr<SymbolicRank>> ranks);
 
  private:

@@ -44,7 +44,7 @@ class ProgramWriter {
   void wait(int number);
   void sent(int number) { program_.ops.emplace_back(WaitSendOp{number}); }
   void release_credit(int number) { program_.ops.emplace_back(ReleaseCreditOp{number}); }
-  /// For all casts that were not waited for, as they were made.
+  /// Waits for all casts not waited for yet, in the order in which they began.
   void wait_for_all();
 
   void sum_rows(std::vector<RowSumOp> sums);
@@ -56,7 +56,7 @@ class ProgramWriter {
   /// Casts among its arrivals count as waited for.
   void attend(AttendOp op);
   void append(Op op) { program_.ops.push_back(std::move(op)); }
-  /// To which step or chunk the copies and sums that follow belong.
+  /// Begins the step or chunk to which the following copies and sums belong.
   template <class Step>
   void begin_step(Step step) {
     step_ = static_cast<int>(step);

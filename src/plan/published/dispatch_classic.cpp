@@ -109,7 +109,7 @@ class SubsetSums {
 
  private:
   static constexpr int kWords = kLevels / 64;
-  // For each level the chunk that reached it first: its own subset was reached by earlier chunks, so that following the
+  // For each level the chunk that reached it first. Its own subset was reached by earlier chunks, so following the
   // chunks back never meets one twice.
   struct Row {
     uint64_t reached[kWords] = {};

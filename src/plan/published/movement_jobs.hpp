@@ -20,7 +20,7 @@ struct Job {
   std::vector<AttnSlice> slices;  // global rows
 };
 
-/// What the algorithms see.
+/// Input of the algorithms.
 struct JobTable {
   int cp_size = 1;
   std::vector<OwnedRun> q_runs;
@@ -47,17 +47,17 @@ class Holders {
 
 // Each gives the rank of every job. Deterministic: ties go to the lower rank.
 
-/// Greedy random grid: jobs in random order, each to a rank that already has both its rows and its columns, else to one
-/// drawn by load and by what it has; the best of several draws, then refined by drawing a shrinking part again. Cost is
-/// the largest traffic of a rank times the largest area.
+/// Greedy random grid: jobs in random order, each to a rank that already has both its rows and its columns. Other jobs
+/// go to a rank drawn by load and by what it has. The best of several draws is refined by drawing a shrinking part
+/// again. Cost is the largest traffic of a rank times the largest area.
 std::vector<int> greedy_random_grid(const JobTable& table);
 
-/// Binary greedy: the least traffic limit of a rank for which runs can be lent to ranks, by worth per byte, and the
-/// jobs then be assigned to ranks that have both runs, within 5 % of the mean area if that can be reached at all.
+/// Binary greedy: searches the least traffic limit of a rank. Runs must be lendable to ranks, by worth per byte, so
+/// that jobs can be assigned to ranks that have both runs. Areas are within 5 % of the mean if that is possible at all.
 std::vector<int> binary_greedy(const JobTable& table);
 
-/// Network flow: the same search of a limit, but whether the jobs fit is decided by a maximum flow from ranks through
-/// jobs (Dinic, 1970); a job whose flow is split goes to the rank with most of it.
+/// Network flow: the same search of a limit, but a maximum flow from ranks through jobs (Dinic, 1970) decides whether
+/// the jobs fit. A job whose flow is split goes to the rank with most of it.
 std::vector<int> network_flow(const JobTable& table);
 
 /// Jobs back to work of every rank.

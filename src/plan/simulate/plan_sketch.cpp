@@ -89,9 +89,8 @@ int64_t largest_peak_bytes(const SubRingSketch& sketch) {
   }
   if (last > 1) largest[1].slices = something(sketch.computes_later);
   if (last == 0) most_last[0] = 0;
-  // Gradients are made for the rows of one step at a time, so a rank with the most rows in every step needs no more
-  // than the one that has the most in the step that counts. In the last one rows stay as long as they are computed
-  // with.
+  // Gradients are made for the rows of one step at a time. So a rank with the most rows in every step needs no more
+  // than the one with the most in the step that counts. In the last one rows stay as long as they are computed with.
   int64_t peak = 0;
   for (const bool computes : {true, false}) {
     const int64_t rows = most_last[computes ? 0 : 1];

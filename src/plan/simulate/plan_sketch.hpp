@@ -4,7 +4,7 @@
 // Memory of ranks without whole plans, which grow with the square of the ranks.
 //
 // NOTE [plan sketch]: the memory of a program follows from sizes alone: which tables a cast has does not matter. So a
-// plan is made of one rank, rank 0, which stands for the one that is asked about; its tables are empty, its slices say
+// plan is made of one rank, rank 0, which stands for the rank in question. Its tables are empty, and its slices say
 // only that there is something to compute. What it holds is what the programs of that plan hold: there is no second
 // account of what is in memory when. O(ranks) where every rank meets every other.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace tangram::sim {
 
-/// Of Tangram's own plans.
+/// Sketch of Tangram's own plans.
 class KvSketch {
  public:
   /// `backward_stages`: remote ones; `any_remote`: some rank has remote rows.
@@ -39,7 +39,7 @@ struct GridSketch {
   const Dispatch& q_dispatch;
   const Dispatch& k_dispatch;
   const std::vector<int>& head_chunks;
-  /// By step: whether some row group has something to compute in it.
+  /// Whether some row group computes in a step, by step.
   const std::vector<bool>& computes;
 };
 /// Plan::peak_bytes of the rank that needs most. A step takes memory while it runs. Only sums stay, on ranks that
@@ -47,7 +47,7 @@ struct GridSketch {
 /// rank would need that computes whenever another does.
 int64_t largest_peak_bytes(const GridSketch& sketch);
 
-/// The same for HybridCP.
+/// Sketch of HybridCP plans.
 struct SubRingSketch {
   const DistAttnConfig& config;
   const SubRingLayout& layout;

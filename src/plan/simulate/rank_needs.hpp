@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a rank of a Tangram plan needs from others, counted from ranges: neither segments nor exchange tables are made,
-// whose number grows with the square of the ranks.
+// Rows that a rank of a Tangram plan needs from others, counted from ranges. Neither segments nor exchange tables are
+// made, whose number grows with the square of the ranks.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +48,9 @@ struct StagedNeeds {
 StagedNeeds split_stages(const RankNeeds& needs, const KeyRuns& runs, int node, int num_stages,
                          const KernelModel& kernel);
 
-/// The same over nodes with relays: entry 1 is what other ranks of the node own, and those after it the parts of the
-/// rest that end at `ends` (NOTE [one stage a node]); without parts entry 1 is all. Rows as the rank receives them, all
-/// of them inside its node.
+/// Stages over nodes with relays. Entry 1: rows that other ranks of the node own; later entries: parts of the rest,
+/// which end at `ends` (NOTE [one stage a node]). Without parts entry 1 is all. Rows are counted as the rank receives
+/// them, all inside its node.
 StagedNeeds split_node_stages(const RankNeeds& needs, const KeyRuns& runs, int node, const std::vector<int64_t>& ends,
                               int num_stages, const KernelModel& kernel);
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The strategies that split ranks into a grid, from the shape, the rows, the bytes and the order in time that plans
-// and executors have: only the seconds of kernels and links come from the machine model.
+// Strategies that split ranks into a grid, with the shape, rows, bytes and order in time of their plans and executors.
+// Only the seconds of kernels and links come from the machine model.
 #include <algorithm>
 #include <utility>
 

@@ -62,7 +62,7 @@ class CardLoads {
     const int of_node = std::min(nodes_.rail_of(rank) * num_cards_ / nodes_.ranks_per_node, num_cards_ - 1);
     return static_cast<size_t>(nodes_.node_of(rank) * num_cards_ + of_node);
   }
-  // Of more cards than ranks each rank has several.
+  // If a node has more cards than ranks, each rank has several.
   double card_rate() const {
     return machine_.between.bytes_per_s * std::max(1.0, static_cast<double>(num_cards_) / nodes_.ranks_per_node);
   }

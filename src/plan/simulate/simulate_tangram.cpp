@@ -99,8 +99,8 @@ struct TangramSim {
     }
   }
 
-  // How many stages the backward pass of a plan has. Memory depends on it only where gradients move in fewer bytes
-  // than they are summed in; the planner, which knows less of the machine, may choose otherwise than `played`.
+  // How many stages the backward pass of a plan has. Memory depends on it only if gradients move in fewer bytes than
+  // they are summed in. The planner, which knows less of the machine, may choose otherwise than `played`.
   int planned_stages(const Dispatch& q_dispatch, const Dispatch& k_dispatch, int played) const {
     const bool is_given = input.config.overlap.num_stages_bwd > 0;
     if (is_given || !any_remote() || input.config.reduce_dtype == DType::kFloat32) return played;

@@ -4,7 +4,7 @@
 // What strategies are made of: work of kernels and transfers, in seconds of a machine. How the steps of ranks play out
 // in time is the clock's (plan/clock).
 //
-// To add a strategy whose plan is a GridPlan: its name in simulate.cpp, and where its rows move in a new way, a pass in
+// To add a strategy whose plan is a GridPlan: its name in simulate.cpp and, if its rows move in a new way, a pass in
 // simulate_grid.cpp. For others a function of their own: it says for each rank what is computed (count_work), what is
 // received (Transfer) and what is held.
 #pragma once
@@ -48,7 +48,7 @@ struct LinkLoad {
 
   LinkLoad& operator+=(const LinkLoad& other);
 };
-/// What one rank receives (or sends) over both kinds of link, which work side by side.
+/// Bytes and copies that one rank receives (or sends) over both kinds of link, which work side by side.
 struct Transfer {
   LinkLoad inside;
   LinkLoad between;
@@ -57,10 +57,11 @@ struct Transfer {
   double bytes() const { return inside.bytes + between.bytes; }
   Transfer& operator+=(const Transfer& other);
 };
-/// The same copies with rows of another size.
+/// Transfer with as many copies, its bytes scaled by bytes_factor.
 Transfer scaled(const Transfer& transfer, double bytes_factor);
 double transfer_seconds(const MachineModel& machine, const Transfer& transfer);
-/// What a rank has of its node's network cards and of the spine where all ranks transfer at once, without relays.
+/// Bytes per second of a rank's share of its node's network cards and the spine, if all ranks transfer at once without
+/// relays.
 double between_rate(const MachineModel& machine);
 /// Where the kernels' own cores move the rows, nothing hides behind anything.
 bool hides_transfers(const MachineModel& machine);
@@ -69,10 +70,10 @@ double copy_seconds(const MachineModel& machine, double bytes);
 /// Seconds to read and write `bytes` around a transfer: heads put together or taken apart, gradients added.
 double packing_seconds(const MachineModel& machine, double bytes);
 
-/// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes: out forward, dq
-/// backward, in float32, are read and written once more.
+/// Seconds that a further step adds for `q_rows` rows of `num_heads` heads, see further_call_bytes. It reads and writes
+/// out (dq) in float32 once more.
 double accumulate_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
-/// And of rounding them at the end.
+/// Seconds of rounding out (dq) at the end.
 double rounding_seconds(const SimInput& input, AttnPass pass, int64_t q_rows, double num_heads);
 
 /// Largest area of a rank (or row group) ÷ mean, `slices` as cut_by_rank gives them.
@@ -90,7 +91,8 @@ struct SlowestPass {
 void set_times(StrategyPrediction& prediction, const SlowestPass& forward, const SlowestPass& backward);
 
 StrategyPrediction simulate_tangram(const SimInput& input);
-/// The same plan; rows that several ranks of a node need cross nodes once, on their owners' rails, and are passed on.
+/// Tangram's plan with relays; rows that several ranks of a node need cross nodes once, on their owners' rails, and are
+/// passed on.
 StrategyPrediction simulate_tangram_hierarchical(const SimInput& input);
 /// A plan that knows the nodes, its rows crossing once on rails that are evened.
 StrategyPrediction simulate_tangram_nodes(const SimInput& input);

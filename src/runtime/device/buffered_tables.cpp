@@ -33,8 +33,8 @@ std::vector<KvSegment> joined_segments(const RankPlan& rank) {
   return joined;
 }
 
-/// Of all rows that the rank gets and sends. Buffers and shards are in global order, so that pieces between two ranks
-/// have one order on both.
+/// Exchange of all rows that the rank receives and sends. Buffers and shards are in global order, so that pieces
+/// between two ranks have one order on both.
 Exchange exchange_of_rank(const Plan& plan, int rank) {
   Exchange exchange;
   for (int peer = 0; peer < plan.cp_size(); ++peer) {
@@ -51,7 +51,7 @@ Exchange exchange_of_rank(const Plan& plan, int rank) {
   return exchange;
 }
 
-/// By owner: where the gradients of this rank's rows begin in what comes back, which is by rank.
+/// Begins, by owner, of the gradients of this rank's rows in the returned rows, which are by rank.
 std::vector<int64_t> return_begins(const Plan& plan, int rank) {
   std::vector<int64_t> begins(plan.ranks.size());
   for (int before = 0; before < rank; ++before) {
@@ -62,8 +62,8 @@ std::vector<int64_t> return_begins(const Plan& plan, int rank) {
   return begins;
 }
 
-/// What a rank's lists take of MaskCapacity::slices. A slice has a run in every tile that it crosses, and lists have
-/// room for two runs a tile and, for each of these slices, those of 128 rows and three more; a key tile has 128 rows.
+/// Slices of MaskCapacity that a rank's lists take. A slice has a run in every tile that it crosses. Lists have room
+/// for two runs a tile and, for each of these slices, those of 128 rows and three more. A key tile has 128 rows.
 int64_t slices_for(const RankPlan& rank, int64_t q_rows) {
   constexpr int64_t kRows = 128;
   const auto tiles_of = [](const Range& rows) { return (rows.size() + kRows - 1) / kRows; };

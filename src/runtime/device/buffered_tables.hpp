@@ -14,8 +14,8 @@
 
 namespace tangram {
 
-/// Rows of the own part behind those of the shard, for gradients of the buffer's rows that no plan fills, which are
-/// zeros: several, so that stores do not meet.
+/// Rows of the own part behind those of the shard, for gradients of buffer rows that no plan fills, which are zeros.
+/// There are several, so that stores do not meet.
 inline constexpr int64_t kUnusedRows = 256;
 
 struct RankTables {

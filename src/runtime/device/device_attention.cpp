@@ -146,7 +146,7 @@ GpuAbilities abilities_of(const RankContext& base, DeviceCommunicator& communica
   return abilities;
 }
 
-/// What the options mean for programs over these ranks. Collective.
+/// Options of programs over these ranks. Collective.
 ProgramOptions program_options(const RankContext& base, DeviceCommunicator& communicator,
                                const DistAttentionOptions& options) {
   const Plan& plan = *base.plan;
@@ -271,8 +271,8 @@ std::unique_ptr<PlanExecutor> make_attention(RankContext& base, DeviceCommunicat
     if (!alone && communicator.size() > 1) control.refuse(error.what());
     throw;
   }
-  // Where ranks share a GPU, allocating waits for all that runs there: no rank may launch a kernel that waits for a
-  // rank which is still allocating.
+  // If ranks share a GPU, allocating waits for all its kernels. No rank may launch a kernel that waits for a rank which
+  // is still allocating.
   if (!alone) control.barrier("DistAttention: ready");
   return attention;
 }

@@ -13,8 +13,8 @@
 
 namespace tangram::device {
 
-/// Throws InvalidArgument unless the plan is one that the backend can do with these options; NotAvailable for an
-/// overlap or launch order that its programs do not have, and in a build without CUDA.
+/// Throws InvalidArgument unless the backend supports the plan with these options. Throws NotAvailable for an overlap
+/// or launch order that its programs do not have, and in a build without CUDA.
 void check_attention(const RankContext& base, const DeviceCommunicator& communicator,
                      const DistAttentionOptions& options);
 

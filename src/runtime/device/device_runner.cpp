@@ -120,8 +120,8 @@ class DeviceRunner final : public ProgramRunner {
     if (to != nullptr) run_.device.find_maxima({floats(op.from), to, op.from.stride, op.rows, op.columns}, stream_);
   }
 
-  /// What nothing may read before the pass has written it, or, at its end, any more. Peers may write to regions that
-  /// casts bring rows to as soon as the pass is open, and read from those that casts send as long as it is.
+  /// Fills memory with NaN that nothing may read before the pass has written it, or after its end. While the pass is
+  /// open, peers may write to regions that casts bring rows to, and read from regions that casts send.
   void poison(bool at_end) {
     std::vector<bool> left(program_.regions.size());
     for (const GroupCast& cast : program_.casts) {

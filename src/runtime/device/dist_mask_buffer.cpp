@@ -205,7 +205,7 @@ class DistMaskBuffer::Impl {
   int64_t places_bytes() const {
     return round_up(capacity_.kv_rows * static_cast<int64_t>(sizeof(uint32_t)), kWorkAlignment);
   }
-  /// Of the workspace, for one gradient.
+  /// Workspace bytes of one gradient.
   int64_t part_bytes(int dim) const {
     const int64_t elements = (shape_.k_rows + kUnusedRows) * shape_.heads.num_heads_kv * dim;
     return round_up(elements * static_cast<int64_t>(size_of(shape_.reduce_dtype)), kWorkAlignment);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the owner of queries does that other ranks compute for, as ProgramDevice says it: delta, parts joined by lse,
-// the gradient of the sink, the largest logits. Sums run in a fixed order: equal bit for bit from run to run.
+// Kernels of the owner of queries that other ranks compute for, see ProgramDevice: delta, parts combined by lse, the
+// gradient of the sink, the largest logits. Sums run in a fixed order: equal bit for bit from run to run.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace tangram::device {
 
-// Rows must be 16-byte aligned with strides that are multiples of 16 bytes and a dim that is a multiple of 8; lse and
+// Rows must be 16-byte aligned, with strides that are multiples of 16 bytes and a dim that is a multiple of 8. lse and
 // delta may lie anywhere.
 
 /// ProgramDevice::find_delta.

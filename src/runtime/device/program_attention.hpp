@@ -19,8 +19,8 @@
 namespace tangram {
 
 struct ProgramOptions {
-  /// Of out, and of dq, dk and dv (unset: the same), where heads are exchanged; elsewhere they are what the caller
-  /// gives.
+  /// Dtype of out, and of dq, dk and dv (unset: result_dtype), if heads are exchanged; else the caller's tensors
+  /// decide.
   DType result_dtype = DType::kBFloat16;
   std::optional<DType> grad_dtype = std::nullopt;
   bool with_backward = true;
@@ -37,8 +37,8 @@ struct ProgramOptions {
 /// Collective: throws InvalidArgument on every rank unless all ranks of a plan that exchanges heads name the same.
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype);
 
-/// What all ranks know of each other's passes, of a plan that moves K/V alone; `written` is a program of any of them.
-/// Keeps the plan, whose tables it names.
+/// Facts that all ranks know of each other's passes, for a plan with K/V communication; `written` is a program of any
+/// of them. Keeps the plan, whose tables it names.
 std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, AttnPass pass,
                                               const DeviceProgram& written);
 
@@ -63,7 +63,7 @@ class ProgramAttention {
   /// Whether they do so even then: for memory of the pass's own.
   bool meets_peers() const { return !prepares_alone() || keeps(); }
 
-  /// Of the workspace of calls, and of what is held.
+  /// Workspace bytes of a call; device_bytes: bytes that the object holds.
   int64_t forward_workspace_bytes() const { return workspace_bytes(AttnPass::kForward); }
   int64_t backward_workspace_bytes() const { return options_.with_backward ? workspace_bytes(AttnPass::kBackward) : 0; }
   int64_t device_bytes() const;
@@ -79,27 +79,27 @@ class ProgramAttention {
   std::vector<Kind> kinds() const;
   DeviceProgram write(Kind kind, const CallShape& call) const;
   const DeviceProgram& program(Kind kind, const CallShape& call);
-  /// The same for a call, verified under TANGRAM_SANITY_CHECK.
+  /// Program of a call, verified under TANGRAM_SANITY_CHECK.
   const DeviceProgram& checked_program(Kind kind, const CallShape& call);
   template <class Args>
   void compare_calls(const Args& args) const;
   CallShape shape_of(DType result_dtype, const Sink& sink) const;
   CallShape shape_of(const DistBackwardArgs& args) const;
-  /// What passes are prepared for: their casts are those of every call.
+  /// Call shape for which passes are prepared: their casts are those of every call.
   CallShape prepared_shape() const;
   /// Each pass, so that its memory is the same whatever the results' type is.
   bool makes_one_call() const;
   void find_sizes();
   void prepare_passes();
-  /// NOTE [lists ahead]: lists of the backend are begun first, on other threads. Those of the forward pass are made
-  /// beside all else that a key needs, and those of the backward pass in the background until that pass is called, so
-  /// that the forward pass of a new mask never waits for it.
+  /// NOTE [lists ahead]: lists of the backend are begun first, on other threads. Lists of the forward pass are made
+  /// beside the other parts of a key. Lists of the backward pass are made in the background until that pass is called,
+  /// so the forward pass of a new mask never waits for them.
   void begin_masks();
   void prepare_masks();
   /// Tells the peers where it throws: they may have begun the pass.
   void finish_masks() const;
   int64_t workspace_bytes(AttnPass pass) const;
-  /// Of it, for the backend.
+  /// The part of workspace_bytes that the backend gets.
   int64_t attention_bytes(AttnPass pass) const;
   bool is_needed(const ProgramMask& mask) const;
   /// The lists of mask `number`.

@@ -14,8 +14,8 @@
 
 namespace tangram {
 
-/// `own` becomes the result of its keys, those of the rows of `others` (without memory: none) that belong to each row,
-/// and the sink: out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows without a
+/// `own` becomes the result of its keys, of the rows of `others` (without memory: none) that belong to each row, and of
+/// the sink. out = sum_i exp(lse_i - lse) out_i, lse = logsumexp_i(lse_i), sinks without a value. Rows without a
 /// partial result get out 0, and lse -inf unless there is a sink. The sink's rows are those of `own`.
 struct RowMerge {
   PartialRows own, others;
@@ -47,7 +47,7 @@ class KeptMemory {
   virtual void before_call(void* stream) const = 0;
 };
 
-/// What a program does to memory itself, on a stream. In an order of its own, the same every time.
+/// Operations of a program on memory, on a stream. Sums have a fixed order.
 struct ProgramDevice {
   std::function<void(std::span<const RowSum>, void* stream)> sum_rows;
   std::function<void(std::span<const FloatCopy>, void* stream)> copy_floats;
@@ -61,8 +61,8 @@ struct ProgramDevice {
   std::function<void(const ColumnMaxima&, void* stream)> find_maxima;
   /// Whether there is a NaN, once the stream has come so far. False while a graph is captured, which cannot wait.
   std::function<bool(const ConstTensorView&, void* stream)> has_nan;
-  /// Memory that lives as long as what is returned, and as calls that were put on a stream before: `write` fills
-  /// `bytes` of host memory, aligned to 256, that are copied there.
+  /// Memory that lives as long as the returned object, and as earlier calls on a stream. `write` fills `bytes` of host
+  /// memory, aligned to 256, that are copied there.
   std::function<std::shared_ptr<const KeptMemory>(size_t bytes, const std::function<void(std::byte*)>& write)> keep;
 };
 

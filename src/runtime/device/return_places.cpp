@@ -23,7 +23,7 @@ const AttendOp* find_call_that_stores(const Program& program) {
   return nullptr;
 }
 
-/// By row of dk, of which dv has the same: each has one.
+/// Finds the place of each row of dk; rows of dv have equal places.
 void find_places(const AttendOp& call, const DevicePass& pass, int num_stages, std::span<uint32_t> places) {
   int64_t num_set = 0;
   const auto set = [&](int64_t first, int64_t rows, uint32_t place) {

@@ -21,15 +21,16 @@ struct ReturnScatterMap {
   int num_ranks = 0;
   int64_t bytes = 0;
 
-  /// Without settled tensors. In return slot `slot`, for a call that is put on `stream`.
+  /// Scatter map, without final tensors, in return slot `slot`, for a call that is put on `stream`.
   DkvScatterMap in_slot(int slot, void* stream) const;
 };
 
 /// Whether a call of the program stores rows, so that the pass leaves some alone.
 bool stores_rows(const Program& program);
 
-/// Of the program's call with AttendOp::stored_dk, whose casts are those of `pass`, with `num_slots` return slots. Null
-/// where there is none. Tells the pass which rows it leaves alone. Program and pass are read once more by kept.keep().
+/// Scatter map of the program's call with AttendOp::stored_dk; its casts are those of `pass`, with `num_slots` return
+/// slots. Null if no call stores rows. Tells the pass which rows it leaves alone. Program and pass are read once more
+/// by kept.keep().
 std::unique_ptr<ReturnScatterMap> make_return_places(const Program& program, const ArenaLayout& layout,
                                                      DevicePass& pass, int num_slots, int num_ranks,
                                                      KeptTogether& kept);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What DistAttention does itself to rows in GPU memory: copies its own rows into the K/V buffer, rounds float32 sums,
-// adds its own gradients to the received ones, copies single float32 values that lie in columns.
+// Row kernels of DistAttention in GPU memory. They copy own rows into the K/V buffer, round float32 sums, add own
+// gradients to received ones, and copy single float32 values that lie in columns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,11 +14,10 @@
 
 namespace tangram::device {
 
-/// One tensor of a row kernel: row `to[i]` of `result` becomes row `from[i]` of `source` plus row `add_from[i]` of
-/// `addend`, summed in float32 and rounded once, for i in [0, num_rows). A tensor without memory stands for zeros, a
-/// null map for i itself, a negative entry of `add_from` for a row of zeros. With `add_begins` there are several
-/// addends: the rows `add_from[add_begins[i]]` to `add_from[add_begins[i + 1] - 1]`, added up first. Maps lie in device
-/// memory.
+/// One tensor of a row kernel, for i in [0, num_rows). Row `to[i]` of `result` becomes row `from[i]` of `source` plus
+/// row `add_from[i]` of `addend`, summed in float32 and rounded once. A tensor without memory stands for zeros, a null
+/// map for i itself, a negative entry of `add_from` for a row of zeros. With `add_begins` there are several addends:
+/// the rows `add_from[add_begins[i]]` to `add_from[add_begins[i + 1] - 1]`, added up first. Maps lie in device memory.
 struct RowJob {
   ConstTensorView source;
   ConstTensorView addend;
@@ -33,8 +32,8 @@ struct RowJob {
 /// At most this many jobs in one launch.
 inline constexpr int kMaxRowJobs = 16;
 
-/// Runs all jobs in one kernel. Rows must be 16-byte aligned with strides that are multiples of 16 bytes and a dim that
-/// is a multiple of 8; equal heads and dim in a job. Jobs without rows cost nothing.
+/// Runs all jobs in one kernel. Rows must be 16-byte aligned, with strides that are multiples of 16 bytes and a dim
+/// that is a multiple of 8. Heads and dim are equal in a job. Jobs without rows cost nothing.
 void run_row_jobs(std::span<const RowJob> jobs, cudaStream_t stream);
 
 /// Runs all copies, which do not depend on each other, in as few kernels as parameters allow.

@@ -45,8 +45,8 @@ class HostAttention final : public PlanExecutor {
   void run_checked(const Args& args);
 
   int64_t remote_kv_rows(AttnPass pass) const;
-  /// Written anew for each call, in microseconds: what stayed would come to lie among the buffers of a pass, where it
-  /// keeps the allocator from giving these back.
+  /// Written anew for each call, in microseconds. A program that stayed would lie among the buffers of a pass and keep
+  /// the allocator from releasing them.
   HostProgram program(Kind kind, const CallShape& call);
 
   RankContext& context_;

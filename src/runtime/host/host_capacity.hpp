@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a MaskBuffer on the host refuses, which needs no room: what one on a GPU would, so that a program that runs
-// where there is no GPU runs on one.
+// Checks of a MaskBuffer on the host, which needs no capacity. It refuses what one on a GPU would, so that a program
+// that runs without a GPU runs on one.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ class HostCapacity {
   /// Throws InvalidArgument for a capacity that a GPU's buffer cannot have.
   HostCapacity(const AttnShape& shape, const MaskCapacity& capacity);
 
-  /// Throw InvalidArgument, naming what is too much: for the masks of all head groups, for data that has not been read,
-  /// and for calls that blocks are not for.
+  /// Throw InvalidArgument that names what exceeds the capacity: for the masks of all head groups, for data that has
+  /// not been read, and for calls that block masks do not support.
   void check(std::span<const std::span<const AttnSlice>> masks) const;
   void check(const MaskData& data) const;
   void check(const AttnBackwardArgs& args) const;

@@ -11,14 +11,14 @@
 
 namespace tangram::schedule::builder {
 
-/// Of the memory to work in, which begins as zeros.
+/// Bytes of the builder's workspace, which must begin as zeros.
 size_t block_build_bytes(const BlockImageLayout& image);
 
-/// With these two pieces of memory, aligned to 256.
+/// Build in these two pieces of memory, aligned to 256.
 BlockBuild block_build_at(const BlockImageLayout& image, std::byte* memory, std::byte* to);
 
-/// Throws InvalidArgument for what can be seen without the indices: a table of other head groups than the image's, of
-/// blocks that are smaller than its, or one that has no room.
+/// Throws InvalidArgument for errors that show without the indices. The table has other head groups than the image,
+/// smaller blocks, or exceeds the capacity.
 BlockLists block_lists_of(const BlockImageLayout& image, const BlockTable& table);
 
 }  // namespace tangram::schedule::builder

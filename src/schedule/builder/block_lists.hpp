@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The image of chosen blocks for kernels that gather (NOTE [block image]), or that are KV-stationary backward
-// (key_lists.hpp), from a table for each head group. A line is a block of queries of one head group; a bitmap says
-// which blocks of keys it sees, whose groups of 16 keys are what its tiles list, in the order of keys. In steps, each
-// of which all teams have done before the next begins: clear, mark, count, place, fill.
+// (key_lists.hpp), from a table for each head group. A line is a block of queries of one head group. A bitmap has the
+// blocks of keys that it sees; its tiles list their groups of 16 keys in the order of keys. In steps, each of which all
+// teams have done before the next begins: clear, mark, count, place, fill.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace tangram::schedule::builder {
 
-/// What changes from mask to mask; of any content before but for `report`.
+/// State that changes from mask to mask; of any content at first, except `report`.
 struct BlockState {
   Report report;
   uint32_t first_problem;
@@ -65,13 +65,13 @@ struct BlockLists : BlockIndices {
   TANGRAM_HOST_DEVICE uint32_t bits(const BlockBuild& build, int32_t line, int32_t word) const {
     return build.words[int64_t{line} * words_per_line + word];
   }
-  /// Without the block on the diagonal of causal ones and those behind.
+  /// Word of visible blocks before the block on the diagonal, if blocks are causal.
   TANGRAM_HOST_DEVICE uint32_t full_bits(const BlockBuild& build, int32_t line, int32_t word) const {
     const uint32_t all = bits(build, line, word);
     const int32_t diagonal = line % lines_per_mask - word * 32;  // its bit
     return !causal || diagonal >= 32 ? all : diagonal <= 0 ? 0 : all & ((uint32_t{1} << diagonal) - 1);
   }
-  /// With it.
+  /// Word of visible blocks up to the block on the diagonal, if blocks are causal.
   TANGRAM_HOST_DEVICE uint32_t seen_bits(const BlockBuild& build, int32_t line, int32_t word) const {
     const uint32_t all = bits(build, line, word);
     return causal ? up_to_diagonal(all, line % lines_per_mask, word) : all;
@@ -93,7 +93,7 @@ TANGRAM_HOST_DEVICE inline BlockTile block_tile(const BlockBuild& build, const B
   return {begin, build.tiles[pass].begin(tile + 1), mask * lists.lines_per_mask + begin / lists.block};
 }
 
-/// Those of a line.
+/// The tiles of one line of blocks.
 struct TilesOfLine {
   int32_t first = 0, end = 0;
 };
@@ -103,7 +103,7 @@ TANGRAM_HOST_DEVICE inline TilesOfLine tiles_of_line(const BlockBuild& build, co
   return {build.tiles[pass].count(begin), build.tiles[pass].count(least(begin + lists.block, build.seqlen_q))};
 }
 
-/// What of the block on its diagonal a tile sees: groups that all rows see, then groups that some rows see.
+/// Part of the block on the diagonal that a tile sees: groups that all rows see, then groups that some rows see.
 struct Diagonal {
   int32_t begin = 0;  ///< first key
   int32_t num_full = 0, num_masked = 0;
@@ -144,7 +144,7 @@ TANGRAM_HOST_DEVICE void mark_choice(const Team& team, const BlockBuild& build, 
               static_cast<int32_t>(index));
 }
 
-/// What the tiles of a line cost.
+/// Cost of the tiles of a line.
 template <class Team>
 TANGRAM_HOST_DEVICE void count_line_of_choices(const Team& team, const BlockBuild& build, const BlockLists& lists,
                                                int32_t line) {
@@ -229,8 +229,8 @@ TANGRAM_HOST_DEVICE void place_choices(const Team& team, const BlockBuild& build
   place_columns(team, build.keys, first != kNoProblem);
 }
 
-/// Lists the groups of a line, with marks where three follow without a gap (mark_large_boxes), but not into the block
-/// on the diagonal, of which tiles list a part.
+/// Lists the groups of a line, and marks three that follow without a gap (mark_large_boxes). Marks do not reach into
+/// the block on the diagonal, of which tiles list a part.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_groups(const Team& team, const BlockBuild& build, const BlockLists& lists, int32_t line) {
   if (build.state->refused) return;
@@ -282,7 +282,7 @@ TANGRAM_HOST_DEVICE int64_t place_of_work_tile(const Team& team, const BlockBuil
   return int64_t{begin} * num_tiles + team.sum(before);
 }
 
-/// What a tile sees forward, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
+/// Writes the runs of a forward tile, by one thread: a gathered run, and keys on the diagonal. Returns how many runs.
 TANGRAM_HOST_DEVICE inline int32_t fill_block_runs(const BlockBuild& build, const BlockLists& lists,
                                                    const BlockTile& tile, TileRange* runs) {
   int32_t count = 0;
@@ -393,8 +393,8 @@ TANGRAM_HOST_DEVICE void fill_block_work_tiles(const Team& team, const BlockBuil
   }
 }
 
-/// Mask `at` of the groups on the diagonal: the at-th group of a tile, or of tiles that are shorter than a group that
-/// of the at-th in it. The same for all tiles.
+/// Mask `at` of the groups on the diagonal: that of the at-th group of a tile, or, if tiles are shorter than a group,
+/// of the at-th tile in it. The same for all tiles.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& build, int32_t at) {
   const bool is_long = build.tile_rows >= kGroupKeys;
@@ -413,7 +413,7 @@ TANGRAM_HOST_DEVICE void fill_diagonal_mask(const Team& team, const BlockBuild& 
   });
 }
 
-/// Of each head group: as many as the pass with more tiles has.
+/// Work-tile parts of each head group: as many as the pass with more tiles has.
 TANGRAM_HOST_DEVICE inline int32_t work_tile_parts(const BlockBuild& build) {
   return most(build.num_tiles[0], build.num_tiles[1]);
 }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Slices of chosen blocks of keys. A bitmap says which there are: its rows are cut into runs of blocks for the forward
-// pass, its columns for the backward one, so that each walks as few runs as can be; no slice is longer than a block in
-// the other direction. In steps, each of which all teams have done before the next begins.
+// Slices of chosen blocks of keys. A bitmap says which blocks are chosen. Its rows are cut into runs of blocks for the
+// forward pass, its columns for the backward pass, so that each walks few runs. No slice is longer than a block in the
+// other direction. In steps, each of which all teams have done before the next begins.
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ TANGRAM_HOST_DEVICE inline int32_t count_bits(uint32_t word) {
   return std::popcount(word);
 #endif
 }
-/// Of a word that is not 0.
+/// Index of the lowest set bit of a word that is not 0.
 TANGRAM_HOST_DEVICE inline int32_t lowest_bit(uint32_t word) {
 #ifdef __CUDA_ARCH__
   return __ffs(static_cast<int>(word)) - 1;
@@ -44,7 +44,7 @@ TANGRAM_HOST_DEVICE int32_t end_of_run(const Word& word, int32_t num_words, int3
   while (zeros == 0 && ++at < num_words) zeros = ~word(at);
   return zeros == 0 ? at * 32 : at * 32 + lowest_bit(zeros);
 }
-/// Of the word `at` of line `line` those up to the diagonal.
+/// Bits of word `at` of line `line` up to the diagonal.
 TANGRAM_HOST_DEVICE inline uint32_t up_to_diagonal(uint32_t bits, int32_t line, int32_t at) {
   const int32_t diagonal = line - at * 32;  // its bit
   return diagonal >= 31 ? bits : diagonal < 0 ? 0 : bits & ((uint32_t{2} << diagonal) - 1);
@@ -115,7 +115,7 @@ struct Blocks : BlockIndices {
   TANGRAM_HOST_DEVICE int32_t begin_of(int32_t number, int32_t rows) const {
     return static_cast<int32_t>(least<int64_t>(int64_t{number} * block, rows));
   }
-  /// Of a line, without blocks that the diagonal hides.
+  /// One word of a line, without blocks that the diagonal hides.
   TANGRAM_HOST_DEVICE uint32_t word(int side, int32_t line, int32_t word) const {
     const uint32_t bits = lines[side].words[int64_t{line} * lines[side].words_per_line + word];
     if (!causal) return bits;

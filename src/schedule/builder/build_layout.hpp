@@ -14,18 +14,18 @@
 
 namespace tangram::schedule::builder {
 
-/// Of the images of a layout: sizes follow from shape and capacity alone.
+/// Layout of the images and the workspace of a build: sizes follow from shape and capacity alone.
 class BuildLayout {
  public:
   /// `forward`, `backward`: as those of the layout.
   BuildLayout(const ImageLayout& image, const AttnShape& shape, const TileShape& forward, const TileShape& backward,
               const MaskCapacity& capacity, const GpuModel& gpu);
 
-  /// Of the memory to work in, which begins as zeros.
+  /// Bytes of the builder's workspace, which must begin as zeros.
   size_t bytes() const { return bytes_; }
   int64_t max_slices() const { return build_.max_slices; }
 
-  /// With these two pieces of memory, aligned to 256.
+  /// Build in these two pieces of memory, aligned to 256.
   SortBuild at(std::byte* memory, std::byte* image) const;
 
  private:

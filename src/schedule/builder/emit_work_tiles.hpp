@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Where what tiles have counted goes, and how the work tiles of a backward pass are scheduled: by the rule of
-// heuristic_tile_schedule() (tile_schedule_heuristic.hpp), which no simulation chooses. By one team.
+// Destinations of the counts of tiles, and the schedule of a backward pass's work tiles. The rule is that of
+// heuristic_tile_schedule() (tile_schedule_heuristic.hpp), without simulation. By one team.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ TANGRAM_HOST_DEVICE void check_capacity(const Team& team, const Build& build) {
   team.sync();
 }
 
-/// The place of each group of work tiles that share queries, those with the longest work tile first, to `group_place`
-/// by group; and in `inside` how many groups begin before each query tile. Returns the number of groups.
+/// Writes to `group_place` the place of each group of work tiles that share queries, groups with the longest work tile
+/// first. Writes to `inside` how many groups begin before each query tile. Returns the number of groups.
 template <class Team>
 TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   const State& state = *build.state;
@@ -81,7 +81,7 @@ TANGRAM_HOST_DEVICE int32_t place_groups(const Team& team, const Build& build) {
   return num_groups;
 }
 
-/// As choose_direction; heads_innermost: whether neighbours begin at the same tile.
+/// Walk that choose_direction chooses; heads_innermost: whether neighbours begin at the same tile.
 template <class Team>
 TANGRAM_HOST_DEVICE Walk direction_of(const Team& team, const Tile* tiles, int32_t count) {
   int64_t ascending = 0, descending = 0, pairs = 0, same_first = 0, same_end = 0;

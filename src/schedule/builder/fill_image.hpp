@@ -58,7 +58,7 @@ TANGRAM_HOST_DEVICE void fill_forward_work_tile(const Team& team, const Build& b
   build.forward_work_tiles[before] = {pass.begins[at], pass.begins[at + 1], pass.first_run[at], pass.first_run[at + 1]};
 }
 
-/// Of the key tiles that are scheduled before one, and of all in its group: pieces of a head, tiles, tiles in pieces.
+/// Counts of the key tiles scheduled before one, and of all in its group: head splits, tiles, split tiles.
 struct ScheduledBefore {
   struct Count {
     int64_t head_splits = 0, tiles = 0, cut = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Of the image of chosen blocks (block_lists.hpp) the lists that a KV-stationary backward pass reads. A column is a
+// Lists of the image of block-sparse masks (block_lists.hpp) that a KV-stationary backward pass reads. A column is a
 // block of keys of one head group; a second bitmap says which blocks of queries see it. Its tiles of 128 keys visit the
 // same runs of them, but for the diagonal of causal blocks.
 #pragma once
@@ -33,13 +33,13 @@ struct KeyBuild {
   TANGRAM_HOST_DEVICE int32_t all_tiles() const { return schedule.masks * schedule.num_tiles; }
 };
 
-/// What columns are with blocks of a table.
+/// Columns of the blocks of a table.
 struct BlockColumns {
   int32_t block = 1;
   bool causal = false;
   int32_t per_mask = 0, words_per_column = 0;
 
-  /// Of a column, without blocks that the diagonal hides.
+  /// One word of a column, without blocks that the diagonal hides.
   TANGRAM_HOST_DEVICE uint32_t bits(const KeyBuild& build, int32_t column, int32_t word) const {
     const uint32_t all = build.words[int64_t{column} * words_per_column + word];
     const int32_t diagonal = column % per_mask - word * 32;  // its bit
@@ -58,7 +58,7 @@ TANGRAM_HOST_DEVICE void clear_columns(const Team& team, const KeyBuild& build, 
   for (int64_t i = first + team.rank(); build.rest && i < count; i += step) build.words[i] = 0;
 }
 
-/// That a block of queries of a mask sees one of keys.
+/// Marks that a block of queries of a mask sees a block of keys.
 template <class Team>
 TANGRAM_HOST_DEVICE void mark_column(const Team& team, const KeyBuild& build, const BlockColumns& columns, int32_t mask,
                                      int32_t row, int32_t key_block) {
@@ -67,7 +67,7 @@ TANGRAM_HOST_DEVICE void mark_column(const Team& team, const KeyBuild& build, co
   team.set_bits(build.words + column * columns.words_per_column + row / 32, uint32_t{1} << row % 32);
 }
 
-/// What the tiles of a column visit.
+/// Query tiles that the tiles of a column visit.
 template <class Team>
 TANGRAM_HOST_DEVICE void count_column(const Team& team, const KeyBuild& build, const BlockColumns& columns,
                                       int32_t column) {

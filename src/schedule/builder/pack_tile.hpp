@@ -163,7 +163,7 @@ TANGRAM_HOST_DEVICE inline RowInterval common_keys(const Slice& head_split) {
   return {head_split.first_key(head_split.row_end - 1), head_split.end_key(head_split.row_begin)};
 }
 
-/// Of a run that is one piece; `has_all`: of the tile's rows.
+/// Range in closed form, for a run of one slice; `has_all`: the slice has all rows of the tile.
 TANGRAM_HOST_DEVICE inline TileRange closed_form(const Slice& head_split, bool has_all) {
   TileRange run;
   run.k_begin = run.slice_k_begin = head_split.key_begin;
@@ -177,8 +177,8 @@ TANGRAM_HOST_DEVICE inline TileRange closed_form(const Slice& head_split, bool h
   return run;
 }
 
-/// Writes the runs of a tile and their intervals; `intervals_at`: the first interval of the pass, and `segments_at` the
-/// first turn segment, both in intervals from the begin of the image.
+/// Writes the runs of a tile and their intervals. `intervals_at`: the first interval of the pass; `segments_at`: the
+/// first dQ order segment; both in intervals from the begin of the image.
 template <class Team>
 TANGRAM_HOST_DEVICE void fill_runs(const Team& team, const Build& build, int index, int32_t at, int64_t intervals_at,
                                    int64_t segments_at) {

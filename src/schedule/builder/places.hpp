@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What builds the image of a mask in device memory works in and writes to: plain pointers, made on the host
+// Memory that builders of a mask image in device memory read and write. Plain pointers, made on the host
 // (build_layout.hpp) and the same for every mask of a buffer.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace tangram::schedule::builder {
 
-/// What is wrong with a mask. The first of several at the smallest index wins, and the smallest of these there.
+/// Error of a mask. The first of several at the smallest index wins, and the smallest of these there.
 enum class Problem : int32_t {
   kNone,
   kQueriesFirst,     ///< cu_seqlens_q does not begin with 0: got
@@ -37,7 +37,7 @@ enum class Problem : int32_t {
   kTurns,
 };
 
-/// What the host hears of masks that were refused: how many there were, and of the last one why.
+/// Report to the host about refused masks: their number, and the error of the last one.
 struct Report {
   int32_t num_refused = 0;
   int32_t head_group = 0;  ///< of blocks
@@ -58,11 +58,11 @@ struct Tile {
   int32_t first_piece = 0, num_head_splits = 0;
   int32_t num_runs = 0;
   bool whole = true;  ///< every piece has all rows of the tile, so that each is a run
-  // Of the backward pass: query tiles that its runs visit, see Extent.
+  // Backward pass: query tiles that the runs of a key tile visit, see Extent.
   int32_t count = 0, first = 0, end = 0;
 };
 
-/// Of one pass. Rows are queries, or keys in the backward pass.
+/// Input and output of one pass. Rows are queries, or keys in the backward pass.
 struct Pass {
   int32_t num_rows = 0, num_keys = 0;
   int32_t block_rows = 0, block_keys = 0;
@@ -89,7 +89,7 @@ struct Share {
   int32_t head_splits = 1;
 };
 
-/// What changes from mask to mask; of any content before but for `report`.
+/// State that changes from mask to mask; of any content at first, except `report`.
 struct State {
   Report report;
   uint64_t num_head_splits[2];
@@ -147,8 +147,8 @@ struct AssignedRun {
   int32_t first = 0, end = 0;
 };
 
-/// What deterministic calls want besides, see turns.hpp. Runs are those of the work tiles of one head, in the order in
-/// which these are scheduled, and in a work tile in that of its walk.
+/// Additional lists of deterministic calls, see turns.hpp. Runs of the work tiles of one head, in scheduled order, and
+/// inside a work tile in the order of its walk.
 struct Turns {
   int32_t max_segments = 0;            ///< 0: of other calls
   AssignedRun* scheduled = nullptr;    ///< [max_runs]
@@ -164,7 +164,7 @@ struct TurnBuild : Build {
   Turns turns;
 };
 
-/// What ranges are sorted in: slices that begin near each other in a bucket, by rows and [1] by keys.
+/// Buckets in which ranges are sorted: slices that begin near each other in a bucket, by rows and [1] by keys.
 inline constexpr int32_t kBuckets = 1024;
 struct Sorting {
   int32_t shift[2] = {0, 0};     ///< rows of a bucket, as a power of two
@@ -177,12 +177,12 @@ struct Sorting {
 // What is_apart says of a slice while this is found out.
 inline constexpr int32_t kJoined = 0, kApart = 1, kMeets = 2;
 
-/// What ranges want besides.
+/// Additional memory of builds from ranges.
 struct SortBuild : TurnBuild {
   Sorting sorting;
 };
 
-/// What State::first_problem is of one: the first in order has the least.
+/// Value of State::first_problem for an error: the first in order has the least.
 TANGRAM_HOST_DEVICE inline uint32_t problem_at(int32_t index, Problem problem) {
   return static_cast<uint32_t>(index) * kProblems + static_cast<uint32_t>(problem);
 }
@@ -193,7 +193,7 @@ TANGRAM_HOST_DEVICE void note(const Team& team, State& state, int32_t index, Pro
   team.lower(&state.first_problem, problem_at(index, problem));
 }
 
-/// By one thread: the mask is not taken.
+/// Refuses the mask. Called by one thread.
 TANGRAM_HOST_DEVICE inline void refuse(State& state, Problem problem, int32_t index, int64_t got, int64_t other) {
   state.report = {state.report.num_refused + 1, 0, problem, index, got, other};
   state.refused = true;

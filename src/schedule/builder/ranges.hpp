@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Slices of any typed ranges, put into the order of their rows and of their keys, with a check that none covers what
-// another does. Slices that begin near each other are in one bucket; each is held against those of its bucket, and then
-// against those above that reach down to it. In steps, each of which all teams have done before the next begins.
+// another does. Slices that begin near each other are in one bucket. Each is compared with those of its bucket, and
+// then with those above that reach down to it. In steps, each of which all teams have done before the next begins.
 #pragma once
 
 #include <cstdint>
@@ -75,8 +75,8 @@ TANGRAM_HOST_DEVICE void begin_ranges(const Team& team, const SortBuild& build) 
   });
 }
 
-/// The second, for one range: whether it lies within the sequences; its slice, perhaps an empty one; and how many of
-/// each bucket there are, and how far they reach. By one thread, whose team has no part in it but to note.
+/// The second pass, for one range. It checks that the range lies within the sequences, makes its slice, perhaps an
+/// empty one, and counts slices and their reach per bucket. By one thread, whose team has no part in it but to note.
 template <class Team>
 TANGRAM_HOST_DEVICE void read_range(const Team& team, const SortBuild& build, const Ranges& ranges, int32_t i) {
   State& state = *build.state;
@@ -129,8 +129,8 @@ TANGRAM_HOST_DEVICE void list_range(const Team& team, const SortBuild& build, in
   }
 }
 
-/// The fifth, for one range: the places of its slice. With it how far those up to it reach, and whether it is the first
-/// of a row at which the mask may fall apart, as separations() of tile_begins.cpp says.
+/// The fifth, for one range: the places of its slice. Also computes how far slices up to it reach, and whether it is
+/// the first of a row at which the mask may fall apart (see separations() of tile_begins.cpp).
 template <class Team>
 TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, int32_t at) {
   if (build.state->num_slices == 0 || build.given[at].empty()) return;
@@ -168,8 +168,8 @@ TANGRAM_HOST_DEVICE void sort_slice(const Team& team, const SortBuild& build, in
   }
 }
 
-/// The sixth, for one slice of a pass: whether it shows what one above does, and where it meets those above, whether
-/// none of them has keys of the slices that begin with it.
+/// The sixth pass, for one slice of a pass. It checks that the slice shows nothing that one above shows. It also tells
+/// where it meets those above, unless none has keys of the slices that begin with it.
 template <class Team>
 TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, int side, int32_t at) {
   State& state = *build.state;
@@ -178,7 +178,7 @@ TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, i
   const Pass& pass = build.passes[side];
   const Slice slice = pass.slices[at];
   const int32_t row = slice.row_begin;
-  // Those before it, from the first on of which one reaches down to this row.
+  // Calls `body` for ranges before this one, from the first that reaches down to this row.
   const auto for_each_above = [&](int32_t least_end, const auto& body) {
     const int32_t first = first_of(at, [&](int32_t i) { return pass.ends[i] >= least_end; });
     for (int32_t i = first + team.rank(); i < at; i += team.size()) body(i);
@@ -202,7 +202,7 @@ TANGRAM_HOST_DEVICE void check_slice(const Team& team, const SortBuild& build, i
   if (team.rank() == 0) build.is_apart[side][at] = is_apart ? kApart : kJoined;
 }
 
-/// What is wrong, if something is.
+/// Reports an error, if there is one.
 template <class Team>
 TANGRAM_HOST_DEVICE void check_ranges(const Team& team, const Build& build, const Ranges& ranges) {
   State& state = *build.state;

@@ -9,7 +9,7 @@
 
 namespace tangram::schedule::builder {
 
-/// What to tell the caller of a mask that was refused.
+/// Error text for the caller of a refused mask.
 std::string report_text(const Report& report);
 
 }  // namespace tangram::schedule::builder

@@ -39,8 +39,8 @@ struct Slice {
   }
 };
 
-/// As tangram::canonical of the slice with these diagonals, which may be any; kOpenMin and kOpenMax, and what lies
-/// beyond, are open.
+/// Same result as tangram::canonical for the slice with these diagonals, which may be any; kOpenMin and kOpenMax, and
+/// what lies beyond, are open.
 TANGRAM_HOST_DEVICE constexpr Slice canonical(const Slice& slice, int64_t min_diag, int64_t max_diag) {
   int64_t row_begin = slice.row_begin, row_end = slice.row_end, key_begin = slice.key_begin, key_end = slice.key_end;
   const bool has_min = min_diag > kOpenMin, has_max = max_diag < kOpenMax;

@@ -15,17 +15,17 @@
 
 namespace tangram::schedule::builder {
 
-/// Of one thread.
+/// Team of one thread.
 struct SerialTeam {
   static constexpr int rank() { return 0; }
   static constexpr int size() { return 1; }
   void sync() const {}
-  /// Of what all members bring.
+  /// Sum and greatest of the values of all members.
   int64_t sum(int64_t value) const { return value; }
   int64_t greatest(int64_t value) const { return value; }
   uint64_t any_bits(uint64_t bits) const { return bits; }
   bool all(bool value) const { return value; }
-  /// Of the first member.
+  /// Value of the first member.
   int64_t first(int64_t value) const { return value; }
   /// Sum of what members of smaller rank bring; `total` of all.
   int32_t sum_before(int32_t value, int32_t& total) const {

@@ -30,7 +30,7 @@ TANGRAM_HOST_DEVICE int32_t place_tiles(const Team& team, const int32_t* candida
                                         int32_t block, int32_t* begins, int32_t room, int32_t* tiles_before) {
   const auto row_of = [&](int32_t i) { return i < 0 ? 0 : i < count ? candidates[i] : num_rows; };
   const auto is_long = [&](int32_t i) { return i < 0 || row_of(i + 1) - row_of(i) >= block; };
-  // Of a candidate at which tiles begin anew, how many there are to the next one; of others 0.
+  // Number of tiles up to the next candidate, for a candidate at which tiles begin anew; else 0.
   for_each(team, count + 1, [&](int32_t at) {
     if (!is_long(at - 1)) return;
     int32_t begin = at - 1;

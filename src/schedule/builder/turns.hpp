@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Turns of deterministic calls, as work_list.cpp counts them: a run adds to a query tile as number `turn`, the number
+// Turns of deterministic calls, as work_list.cpp counts them. A run adds to a query tile as number `turn`: the number
 // of runs that come before it in the schedule and visit that tile. Where neighbouring tiles of a run have one turn they
 // are a segment. The steps:
 //
-//   order_runs   a warp a key tile     runs of the work tiles of one head, as they are scheduled and walked
-//   count_turns  a warp a query tile   which segments begin there: how many each run has
-//   place_turns  one team              where the segments of each run go
-//   list_turns   a warp a query tile   the segments that begin there, to their runs
-//   fill_turns   a warp a key tile     the segments of its runs in the order of the walk, to the image
+//   order_runs   a warp a key tile     runs of one head's work tiles, in the order of schedule and walk
+//   count_turns  a warp a query tile   counts the segments of each run that begin there
+//   place_turns  one team              places of the segments of each run
+//   list_turns   a warp a query tile   lists the segments that begin there, by run
+//   fill_turns   a warp a key tile     writes the segments of its runs in the order of the walk
 //
-// The first three come between place_lists() and the filling of the image, since a mask whose turns have no room must
-// become one that shows nothing; the others come behind.
+// The first three come between place_lists() and the filling of the image: a mask whose turns exceed the capacity must
+// become one that shows nothing. The others come after it.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,8 @@ TANGRAM_HOST_DEVICE void count_turns(const Team& team, const TurnBuild& build, i
                  [&](int32_t scheduled, int32_t /*turn*/) { team.add(&build.turns.first_segment[scheduled], 1); });
 }
 
-/// Also corrects the walk: heads are inside where work tiles begin alike, however they are scheduled.
+/// Counts turns and places their segments. Also corrects the walk: heads are inside where work tiles begin alike,
+/// however they are scheduled.
 template <class Team>
 TANGRAM_HOST_DEVICE void place_turns(const Team& team, const TurnBuild& build) {
   State& state = *build.state;

@@ -87,7 +87,7 @@ RandomConfig small_config(DType dtype = DType::kFloat32) {
   return config;
 }
 
-/// Of keys and of values, as GPUs have kernels for them, and others.
+/// Head dims of keys and of values: those with GPU kernels, and others.
 constexpr std::pair<int, int> kHeadDims[] = {{40, 24}, {80, 80}, {96, 96}, {192, 128}, {256, 256}, {128, 64}};
 
 double round_to_bfloat16(double x) { return bfloat16_to_float(float_to_bfloat16(static_cast<float>(x))); }

@@ -206,7 +206,7 @@ RandomAttention tied_scores(const RandomConfig& config, const std::vector<AttnSl
 /// Kernels with bfloat16 products round probabilities and gradients of scores to it; others compute in float32.
 bool rounds_products(const LargeCase& one) { return one.dtype == DType::kBFloat16 && one.isa == "avx512_bf16"; }
 
-/// Of ties all keys are equal: dq is what rounding left of a sum that is 0, and not compared where products are
+/// In ties all keys are equal: dq is the rounding error of a sum that is 0, and is not compared if products are
 /// rounded.
 void expect_gradients_of_ties(RandomAttention& r, const LargeCase& one, const std::string& what) {
   if (rounds_products(one)) r.dq = HostTensor();

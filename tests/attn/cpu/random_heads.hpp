@@ -15,7 +15,7 @@
 
 namespace tangram::test {
 
-/// The same problem twice: of all heads, and of each group by itself.
+/// One problem twice: for all heads, and for each head group by itself.
 struct RandomHeads {
   RandomAttention all;  // its slices and reference problem say nothing of the masks
   std::vector<RandomAttention> groups;

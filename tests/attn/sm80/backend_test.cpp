@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,14 @@ std::vector<Problem> problems() {
   };
 }
 
-double bound(DType dtype) { return dtype == DType::kFloat16 ? 1.5e-3 : 6e-3; }
+double bound(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return 1e-5;
+    case DType::kFloat16: return 1.5e-3;
+    case DType::kBFloat16: return 6e-3;
+  }
+  return 0;
+}
 
 /// Fills with NaN the memory in which calls compute, as an earlier call may have left it.
 void poison_workspace(const Sm80Backend& backend, const MaskSlot& slot) {
@@ -126,14 +134,16 @@ void expect_agrees(const RandomConfig& config, const std::vector<AttnSlice>& sli
   }
 }
 
-TEST_F(Sm80OnDevice, AgreesWithFloat64) {
+/// `dtype` of a case by its index.
+template <typename DTypeOf>
+void expect_problems_agree(std::span<const Dims> of, const DTypeOf& dtype_of) {
   const std::pair<int, int> heads[] = {{4, 2}, {2, 2}, {6, 1}, {8, 1}, {10, 2}};
   unsigned index = 0;
-  for (const Dims& dims : kDims) {
+  for (const Dims& dims : of) {
     for (const Problem& problem : problems()) {
       RandomConfig config;
       const auto [heads_q, heads_kv] = heads[index % 5];
-      const DType dtype = index % 3 == 1 ? DType::kFloat16 : DType::kBFloat16;
+      const DType dtype = dtype_of(index);
       config.shape = {problem.rows, problem.keys, heads_q, heads_kv, dims.head_dim, dims.head_dim_v, dtype};
       config.softcap = index % 4 == 2 ? 5.0f : 0.0f;
       config.seqlen_sink = index % 4 == 3 ? 2 : 0;
@@ -145,10 +155,18 @@ TEST_F(Sm80OnDevice, AgreesWithFloat64) {
       SCOPED_TRACE(testing::Message() << problem.name << ", head dims " << dims.head_dim << " and " << dims.head_dim_v
                                       << ", case " << index);
       expect_agrees(config, problem.slices, index);
-      if (HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
       ++index;
     }
   }
+}
+
+TEST_F(Sm80OnDevice, AgreesWithFloat64) {
+  expect_problems_agree(kDims, [](unsigned index) { return index % 3 == 1 ? DType::kFloat16 : DType::kBFloat16; });
+}
+TEST_F(Sm80OnDevice, Float32AgreesWithFloat64) {
+  constexpr Dims kOfFloat32[] = {{64, 64}, {128, 128}, {72, 120}, {256, 256}};
+  expect_problems_agree(kOfFloat32, [](unsigned) { return DType::kFloat32; });
 }
 
 /// A second call adds to what the first has left; the backward pass takes delta in the place of out.

@@ -306,7 +306,7 @@ TEST_P(Sm90Backward, CanBeCapturedByAGraphFromTheFirstCall) {
     ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
     ASSERT_NO_FATAL_FAILURE(capture(*mask, graph));
     ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
-    // Of later graphs the driver may take memory for more nodes; that nothing is allocated global mode says.
+    // For later graphs the driver may take memory for more nodes; global capture mode shows that nothing is allocated.
     if (dims.is_128()) {
       EXPECT_EQ(free_before, free_after);
     }

@@ -132,7 +132,8 @@ TEST_F(Sm90BlockBuffer, BothPassesAgreeWithFloat64) {
   }
 }
 
-/// As in mask_buffer_test.cpp or, of two kernels, which round what they multiply in other places, as against float64.
+/// Tolerance of mask_buffer_test.cpp, or for two kernels, which round their products in different places, that against
+/// float64.
 bool close(const HostTensor& one, const HostTensor& other, bool same_kernels) {
   return test::is_within(one, other, same_kernels ? 2e-3 : 8e-3);
 }

@@ -23,7 +23,7 @@ TEST(GpuModelOfDevice, AnH200IsTheDefault) {
   EXPECT_FALSE(gpu.has_slow_memory());
 }
 
-// Of 3.35 TB/s (80 GB, HBM3), or 2.04 (PCIe).
+// H100: 3.35 TB/s (80 GB, HBM3), or 2.04 (PCIe).
 TEST(GpuModelOfDevice, TheMemoryOfAnH100IsSlow) {
   const CudaDevice device = current_cuda_device();
   if (!device.name.starts_with("NVIDIA H100")) GTEST_SKIP() << "no H100: " << device.name << device.error;

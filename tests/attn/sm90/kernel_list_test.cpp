@@ -29,7 +29,7 @@ std::vector<std::string> compiled_kernels() {
   return names;
 }
 
-/// As names say template arguments.
+/// Template arguments as in kernel names.
 std::string integers(std::initializer_list<int> values) {
   std::string text;
   for (const int value : values) text += "Li" + std::to_string(value) + "E";

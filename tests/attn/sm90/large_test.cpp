@@ -121,7 +121,7 @@ void expect_row(const Tensors& t, int64_t row, int head) {
   cuda::check(cudaMemcpy(&lse, t.lse.as<float>() + row * kHeads + head, sizeof(lse), cudaMemcpyDeviceToHost),
               "cudaMemcpy");
   EXPECT_NEAR(lse, exact.lse, 1e-3);
-  // The same row as a key: it is seen by the next kWindow queries.
+  // `row` as a key: it is seen by the next kWindow queries.
   Row dk(kDim), dv(kDim);
   for (int64_t i = row; i < std::min(row + kWindow, kRows); ++i) {
     const ExactRow query = exact_row(t, i, head);

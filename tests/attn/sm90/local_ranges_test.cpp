@@ -53,7 +53,7 @@ class LocalRanges : public ::testing::Test {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       for (const test::HeadDims dims : test::kHeadDims) {
         for (const float softcap : {0.0f, 20.0f}) {
-          // Of classes without kernels for exactly their dimensions some in turn.
+          // Classes without kernels for exactly their dimensions run some cases in turn.
           if (++index % 3 != 0 && !sm90::has_exact_kernels(dims.qk, dims.v)) continue;
           SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", " << dims << ", softcap " << softcap);
           test::RandomConfig config;

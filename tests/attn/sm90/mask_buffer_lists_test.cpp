@@ -75,7 +75,7 @@ TEST(MaskBufferLists, AreThoseOfOneThread) {
   }
 }
 
-// Of keys behind the last one of a mask a buffer for more keys stored zeros.
+// A buffer for more keys stored zeros for keys behind the last one of a mask.
 TEST(MaskBufferLists, OfKeysThatAMaskHasNotThereAreNoWorkTiles) {
   const Sm90Backend backend;
   const AttnShape shape{1024, 4096, 16, 2, 128, 128, DType::kBFloat16};

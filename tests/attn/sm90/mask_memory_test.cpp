@@ -106,7 +106,7 @@ Mask small_blocks(int64_t block, unsigned seed) {
   return Mask(kRows, kRows, slices);
 }
 
-// Of masks of small blocks lists of keys took the host most of the time, and default calls do not read them.
+// For block-sparse masks, key lists took most of the host's time, and default calls do not read them.
 TEST(MaskMemory, ListsOfKeysAreMadeForCallsThatDoNotGatherAlone) {
   const Sm90Backend backend;
   for (const bool ahead : {false, true}) {

@@ -112,7 +112,7 @@ void expect_kept_apart(RandomAttention& got, RandomAttention& clean, int kv_head
 }
 
 TEST_F(Sm90Nonfinite, ReachWhatSeesThemAndNothingBeyondTheirDocument) {
-  // Of 128 and 64 with all of these, then two of each other class.
+  // All combinations for head dims 128 and 64, then two for each other class.
   constexpr int kExact = 8, kCombinations = kExact + 2 * (static_cast<int>(std::size(kHeadDims)) - 2);
   for (int combination = 0; combination < kCombinations; ++combination) {
     const DType dtype = combination % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;

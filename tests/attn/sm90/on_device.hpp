@@ -72,7 +72,7 @@ inline bool is_within(const HostTensor& one, const HostTensor& other, double tol
   return !std::isnan(error) && std::sqrt(error) <= tolerance * std::sqrt(norm);
 }
 
-/// Of a test of random problems: at most `most`, and as many as TANGRAM_TEST_ROUNDS says (fewer under
+/// Rounds of a test of random problems: at most `most`, and as many as TANGRAM_TEST_ROUNDS says (fewer under
 /// compute-sanitizer).
 inline int num_rounds(int most) {
   const char* text = std::getenv("TANGRAM_TEST_ROUNDS");

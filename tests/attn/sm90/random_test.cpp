@@ -58,7 +58,7 @@ std::vector<AttnSlice> draw_slices(Draw& draw, int64_t rows, int64_t keys) {
 struct HeadDims {
   int qk, v;
 };
-/// Of any class, the most that it holds or less.
+/// Head dims of any class: the largest of the class, or smaller.
 HeadDims draw_dims(Draw& draw) {
   const HeadDims most = draw.of<HeadDims>({{32, 32}, {64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}});
   if (draw.one_in(2)) return most;

@@ -230,7 +230,7 @@ void test_reduce(const Group& group, DType partial_dtype, DType reduce_dtype) {
       const HostTensor got = to_host(sums[t]);
       const HostTensor expected = expected_sums(data, comm.rank(), size, t, reduce_dtype, got.dtype());
       for (int64_t row = 0; row < got.rows(); ++row) {
-        // The same terms in the same order: bitwise equal.
+        // Sums have equal terms in equal order: bitwise equal.
         for (int d = 0; d < kDim; ++d) ASSERT_EQ(got.at(row, 1, d), expected.at(row, 1, d)) << "row " << row;
       }
     }

@@ -71,7 +71,7 @@ void expect_blocks_whole(DeviceCommunicator& comm) {
     check(cudaMemsetAsync(block_of(recv_buffers, 0), 16 * rank + epoch, kBlockBytes, stream), "memset");
     for (int step = 0; step < num_stages; ++step) {
       if (step > 0) pass->wait_group_cast(step - 1, stream);
-      // Of the block of the step before, which has been sent on and will not be used again.
+      // Credit of the block of the step before, which has been sent on and is not used again.
       if (step > 0 && step + 1 < num_stages) {
         pass->wait_send(step - 1, stream);
         if (step + 1 >= kBlocks - 1) pass->release_credit(step + 1, stream);

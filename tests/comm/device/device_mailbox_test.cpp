@@ -78,7 +78,7 @@ TEST(DeviceMailboxTest, EveryByteComesToItsPlace) {
         const int64_t box = most <= kBoxBytes.small ? kBoxBytes.small : kBoxBytes.large;
         if (size > 1) num_boxes += (most + box - 1) / box;
       }
-      // As many epochs as boxes are filled, over no more than two passes.
+      // There are as many epochs as filled boxes, over at most two passes.
       ASSERT_LE(device.passes().size(), 2u);
       int64_t num_epochs = 0;
       for (const auto& pass : device.passes()) num_epochs += pass->num_epochs();

@@ -230,7 +230,7 @@ struct HostKernel {
   std::function<void()> run;
 };
 
-/// Of kernels that are none of the small ones `run` is null.
+/// `run` is null for kernels that have no host version.
 inline HostKernel host_kernel(const KernelCall& call) {
   using namespace host_kernels;
   const auto is = [&](std::string_view name) { return call.name.find(name) != std::string_view::npos; };

@@ -19,7 +19,7 @@ namespace tangram::testing {
 namespace {
 
 constexpr double kTolerance = 1e-6;  // of the longer pass; numbers are recorded to nine digits
-// Of ranks that tie rounding decides which one's exposed time is told.
+// If ranks tie, rounding decides whose exposed time is reported.
 constexpr double kExposedTolerance = 2e-6;
 
 std::vector<Prediction> recorded() {

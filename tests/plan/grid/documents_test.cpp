@@ -47,7 +47,7 @@ TEST(FindDocuments, OfCrossAttentionAreConnectedBySlicesAlone) {
   ASSERT_EQ(documents.size(), 2u);
   EXPECT_THAT(documents[0].k_rows, ElementsAre(Range{4, 8}));
   EXPECT_THAT(documents[1].q_rows, ElementsAre(Range{4, 8}));
-  // The same ranges as tokens of one sequence: keys of one are queries of the other.
+  // Ranges as tokens of one sequence: keys of one slice are queries of the other.
   const Mask self(16, 16, {AttnSlice::full({0, 4}, {4, 8}), AttnSlice::full({4, 8}, {12, 16})});
   ASSERT_EQ(find_documents(self, 1).size(), 1u);
   EXPECT_THAT(find_documents(self, 1)[0].q_rows, ElementsAre(Range{0, 8}, Range{12, 16}));

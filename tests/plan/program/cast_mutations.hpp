@@ -14,7 +14,7 @@
 
 namespace tangram::testing {
 
-/// Of all ranks, so that they stay alike.
+/// Drops an operation on all ranks, so that their programs stay alike.
 template <class Kind>
 bool drop_everywhere(Mutant& m) {
   const auto op = m.any_op<Kind>();

@@ -15,7 +15,7 @@ struct NamedMutation {
   Mutation mutate;
 };
 
-/// Of which every one does harm: what a result is made of, or what keeps ranks in step, is gone or another.
+/// Mutations that must be found: each drops or changes data of a result, or the order between ranks.
 inline constexpr NamedMutation kHarmful[] = {
     {"a wait dropped", drop_everywhere<WaitOp>},
     {"a cast dropped", drop_everywhere<GroupCastOp>},

@@ -160,7 +160,7 @@ TEST(Rings, ThatBreakTheRulesOfCreditsAreRefused) {
   }
 }
 
-// As of a rank that is behind: the one that sends to it waits, and for ever where the credit never comes.
+// A rank that is behind: its sender waits, for ever if the credit never comes.
 TEST(Rings, WaitForTheCreditOfTheRankThatReceives) {
   const auto plan = ring_plan(6);
   StepPrograms programs = step_programs(*plan, plain_call(), target_of(1), false);

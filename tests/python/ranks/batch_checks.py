@@ -27,7 +27,7 @@ PREFIXES = [
 
 
 def averaged(x):
-    """As DDP and FSDP average gradients and Trainer averages losses."""
+    """Averages like DDP and FSDP average gradients and Trainer averages losses."""
     dist.all_reduce(x := x.detach().clone())
     return x / dist.get_world_size()
 

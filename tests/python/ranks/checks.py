@@ -95,7 +95,7 @@ def main():
         check_death(sys.argv[1])
         os._exit(0)
     if sys.argv[1] == "hosts":
-        # As if each rank had a host of its own: they meet at a port of rank 0.
+        # Simulates a host for each rank: they meet at a port of rank 0.
         rank = dist.get_rank()
         _rendezvous._host_id = lambda: f"host {rank}"
         check_step(dist.group.WORLD)

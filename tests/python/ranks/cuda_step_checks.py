@@ -283,7 +283,7 @@ def check_reference():
 
 
 def check_kept():
-    """Of passes with one key the latest keeps remote K/V; an earlier one fetches them again."""
+    """Among passes with one key the latest keeps remote K/V; an earlier one fetches them again."""
     results = []
     for keeps in (True, False):
         key = key_of(config=DistAttnConfig(overlap=OverlapConfig(keep_remote_kv=keeps)))

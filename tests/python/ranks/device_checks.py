@@ -54,7 +54,7 @@ def check_executors(group):
 
 
 def check_kept_on_device(group):
-    """Of passes with one key the latest keeps remote K/V in GPU memory; an earlier one fetches them again."""
+    """Among passes with one key the latest keeps remote K/V in GPU memory; an earlier one fetches them again."""
 
     def run(keeps):
         key = flex_key(RANGES, 150, group, DistAttnConfig(overlap=OverlapConfig(1, 1, keep_remote_kv=keeps)))

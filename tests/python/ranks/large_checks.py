@@ -13,7 +13,7 @@ from reference import attention, mask_cells
 from tangram import Mask
 
 HEADS, HEADS_KV, DIM, ROWS, CHUNK = 4, 2, 16, 128, 32
-# Of queries and of keys that tie: lse 4e4 and 1e5, whose steps in float32 are 2^-8 and 2^-7.
+# Scales of queries and of keys that tie: lse 4e4 and 1e5, whose steps in float32 are 2^-8 and 2^-7.
 LARGE = {torch.float32: 400.0, torch.bfloat16: 640.0}
 # bfloat16: gradients are rounded to it, half a step of 2^-8.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}

@@ -37,7 +37,7 @@ def shards(key, **whole):
 
 
 def logits_of(model, key, **inputs):
-    """Of the whole sequence. The key appends rows, whose logits are dropped."""
+    """Logits of the whole sequence. The key appends rows, whose logits are dropped."""
     local = model(use_cache=False, tangram_key=key, **inputs).logits[0]
     return tangram.undispatch(local, key)[None]
 

@@ -23,7 +23,7 @@ TOTAL, HEADS, DIM = 128, 2, 8
 
 
 def check_step(group):
-    """As on one device: the order of ranks is the group's own business."""
+    """Checks a step as on one device: the order of ranks is the group's own business."""
     torch.manual_seed(3)
     q, k, v, dout = (torch.randn(TOTAL, HEADS, DIM) for _ in range(4))
     mask = tangram.Mask.varlen([0, 50, TOTAL], causal=True)
@@ -65,7 +65,7 @@ def check_rows_of_a_mesh_that_are_nodes():
 
 
 def check_tcp():
-    """As ranks of several hosts, which have no folder in common."""
+    """Simulates ranks of several hosts, which have no folder in common."""
     _rendezvous._host_id = lambda: f"host of {RANK}"
     group = torch_group(None)
     assert not group.is_one_host and group.ranks == [0, 1, 2, 3]

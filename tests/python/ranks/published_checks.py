@@ -108,7 +108,7 @@ def check_flex(world):
 
 
 def check_orders(world):
-    """The same key in the three orders of positional arguments, and heads that only calc_attn knows."""
+    """One key in the three orders of positional arguments, and heads that only calc_attn knows."""
     pad = compute_pad_size(TOTAL, dist.get_world_size(world), CHUNK)
     mask = (AttnRanges.from_ranges(Q_RANGES), AttnRanges.from_ranges(K_RANGES), TYPES, TOTAL, TOTAL)
     config = DistAttnConfig(dispatch_config=DispatchConfig(alg=SequentialDispatchAlg()))
@@ -226,7 +226,7 @@ def check_managers(world):
     assert total.shape[0] == TOTAL + pad and not total[TOTAL:].any()
     np.testing.assert_allclose(total[:TOTAL].numpy(), want, atol=ATOL)
     assert torch.equal(manager.undispatch_kv(local[1]), long[1])
-    # Of a key that counts its padding: the same rows, which come back with the padding's.
+    # A key that counts its padding gives equal rows, with those of the padding.
     key = magi_attn_flex_key(
         AttnRanges.from_ranges(Q_RANGES), AttnRanges.from_ranges(K_RANGES), TYPES, TOTAL, TOTAL, HEADS, HEADS_KV, DIM,
         pad, CHUNK, world,

@@ -14,14 +14,14 @@ import tangram
 import tangram.integrations.ring_flash_attn as ours
 
 LENGTHS = [24, 8, 16]
-"""Of packed documents: multiples of twice the ranks."""
+"""Packed documents: multiples of twice the ranks."""
 PACK = [7, 20, 13]
-"""Of documents that end anywhere."""
+"""Documents that end anywhere."""
 HEADS, HEADS_KV, DIM = 4, 2, 16
 
 
 def dense(q, k, v, causal, window):
-    """Of one document `[rows, heads, dim]`: out and lse `[heads, rows]`."""
+    """Attention of one document `[rows, heads, dim]`: out and lse `[heads, rows]`."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q, k) * DIM**-0.5
     away = torch.arange(len(k))[None] - torch.arange(len(q))[:, None]

@@ -22,7 +22,7 @@ HEADS, HEADS_KV, DIM = 4, 2, 16
 
 
 def dense(q, k, v, scale, causal):
-    """Of sequences `[batch, rows, heads, dim]`, causal from the last corner: out, and lse `[batch, heads, rows]`."""
+    """out and lse `[batch, heads, rows]` of sequences `[batch, rows, heads, dim]`, causal from the last corner."""
     dtype = q.dtype
     q, k, v = (x.float() for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
@@ -72,7 +72,7 @@ def _flash_attn_backward(
     deterministic,
     rng_state=None,
 ):
-    """Of keys that are a part of all keys: with the lse of all of them."""
+    """Gradients of a part of all keys, with the lse of all of them."""
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
     groups = q.shape[2] // k.shape[2]
     wide_k, wide_v = (x.repeat_interleave(groups, 2) for x in (k, v))

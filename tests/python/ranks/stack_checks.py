@@ -99,7 +99,7 @@ def run_ring(cases):
         model.set_attn_implementation("tangram_ring")
         train(model, family, layout, before_step)
     model = model_of("llama")
-    # As a machine with flash-attn sets it; the substitute is found under this name too.
+    # What a machine with flash-attn sets; the substitute is found under this name too.
     model.config._attn_implementation = "flash_attention_2"
     for layer in model.model.layers:
         layer.self_attn.config._attn_implementation = "flash_attention_2"
@@ -189,7 +189,7 @@ def check_local_attention():
         expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen[:, None]).transpose(1, 2)
         expected.backward(whole[3])
         for batch_dim_idx in (0, 1):
-            # Of rows first, as Megatron-DeepSpeed has them, or the batch first.
+            # Rows first, as Megatron-DeepSpeed has them, or the batch first.
             mine = [own(x).clone().requires_grad_() for x in whole[:3]]
             states = [x if batch_dim_idx == 0 else x.transpose(0, 1).contiguous() for x in mine]
             attention = DistributedAttention(

@@ -84,7 +84,7 @@ def check_row_sinks(group, config=None, run=tangram.calc_attn):
             sink=sinks.detach().numpy(),
             dout=dout.numpy(),
         )
-        # As check_step: sums of at most 150 products of values around 1 in float32.
+        # Tolerance of check_step: sums of at most 150 products of values around 1 in float32.
         for name, got in zip(("out", "lse", "dq", "dk", "dv"), (full, lse, q.grad, k.grad, v.grad), strict=True):
             np.testing.assert_allclose(got.detach().numpy(), getattr(expected, name), atol=1e-4, err_msg=name)
         np.testing.assert_allclose(sinks.grad.numpy(), expected.dsink, atol=1e-4)

@@ -41,7 +41,7 @@ def padded(left):
         longest = max(map(len, rows))
         batch = {
             "input_ids": torch.stack([fill(row, longest, 0) for row in rows]),
-            # Of the first token none, which padding on the left would predict.
+            # No label for the first token, which padding on the left would predict.
             "labels": torch.stack([fill(row.index_fill(0, torch.tensor(0), -100), longest, -100) for row in rows]),
             "attention_mask": torch.stack([fill(torch.ones_like(row), longest, 0) for row in rows]),
         }

@@ -18,7 +18,7 @@
 
 namespace tangram::testing {
 
-/// Of the thread that makes it, as long as it lives: all that is put on streams.
+/// Records all that the constructing thread puts on streams, for the lifetime of the object.
 class Recording {
  public:
   /// `captures`: nothing runs.
@@ -28,7 +28,7 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   const std::vector<HostKernel>& kernels() const { return kernels_; }
-  /// As a graph would, once the recording has ended.
+  /// Runs recorded kernels as a graph would, once the recording has ended.
   static void replay(const std::vector<HostKernel>& kernels) {
     for (const HostKernel& kernel : kernels) {
       if (kernel.run) kernel.run();

@@ -159,7 +159,7 @@ struct Counts {
   double host_us = 0;  // of this rank's thread
 };
 
-/// Of this thread.
+/// Processor microseconds of this thread.
 inline double cpu_us() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -34,7 +34,7 @@ using testing::StepResults;
 // for.
 [[maybe_unused]] const int kLoading = setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 
-// Of 132 multiprocessors: four ranks may wait on one GPU and still leave room for the small kernels of each.
+// Out of 132 multiprocessors: four ranks may wait on one GPU and still leave room for the small kernels of each.
 constexpr int kRoomForOthers = 108;
 constexpr int64_t kSeqlen = 1536;  // 12 chunks of 128: divides by 2, 3 and 4 ranks
 constexpr int64_t kChunkSize = 64;
@@ -383,7 +383,7 @@ TEST_P(DeviceDist, RowsCrossToANodeOnceInBothDirections) {
       const auto [forward, to_each] = rows_across(&RankPlan::forward, rank, node);
       cast += forward + rows_across(&RankPlan::backward, rank, node).first;
       saved += to_each - forward;
-      // As the relay of the rank in its place of the other node.
+      // Rows sent as the relay of the rank with its number in the other node.
       returned += rows_across(&RankPlan::backward, node * per_node + rank % per_node, node_of(rank)).first;
     }
     comm.reset_counters();

@@ -27,7 +27,7 @@ using testing::StepOptions;
 using testing::StepResults;
 
 constexpr int64_t kSeqlen = 1536;
-// As in device_dist_attention_test.cpp: the kernels round probabilities to 16 bits.
+// Tolerance as in device_dist_attention_test.cpp: the kernels round probabilities to 16 bits.
 constexpr double kTolerance = 6e-3;
 
 class DeviceStrategies : public testing::OverTransports {

@@ -23,7 +23,7 @@ using testing::StepResults;
 
 constexpr int64_t kRows = 4096;
 constexpr int kPlans = 40;
-// As in device_dist_attention_test.cpp: kernels round probabilities and dS to bfloat16.
+// Tolerance as in device_dist_attention_test.cpp: kernels round probabilities and dS to bfloat16.
 constexpr double kTolerance = 6e-3;
 
 void enqueue(const testing::DeviceOperands& on, DistMaskBuffer& buffer, const cuda::DeviceBuffer& work,
@@ -52,7 +52,7 @@ void enqueue(const testing::DeviceOperands& on, DistMaskBuffer& buffer, const cu
                   stream);
 }
 
-/// Of the rank's rows.
+/// Results of the rank's rows.
 StepResults fetch(testing::DeviceOperands& on, cudaStream_t stream) {
   cuda::check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   on.out.fetch(on.local.out), on.lse.fetch(on.local.lse), on.dq.fetch(on.local.dq);

@@ -127,7 +127,7 @@ TEST(NewKeys, MemoryGrowsInTheMiddleAndEarlierKeysGoOn) {
 
 constexpr int64_t round_up_to(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-/// Of one slot, each of its tensors on a kibibyte.
+/// Bytes of one slot; each tensor is aligned to 1 KiB.
 struct SlotBytes {
   int64_t recv_buffers = 0, returns = 0;
 };

@@ -169,7 +169,7 @@ TEST(ProgramKv, NanThatAPassMakesIsFoundUnderTheSanityCheck) {
 }
 
 TEST(ProgramKv, IncomingNanIsNoFault) {
-  // Of a key of rank 0, whose queries see it; rank 1 gets it.
+  // NaN in a key of rank 0, whose queries see it; rank 1 receives it.
   const auto messages = forward_messages(StreamBackend(), [](int rank, StepInputs& inputs) {
     if (rank == 0) inputs.k.set(0, 0, 0, std::nanf(""));
   });

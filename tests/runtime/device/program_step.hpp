@@ -35,7 +35,7 @@ struct ProgramRank {
     attention = std::make_unique<ProgramAttention>(base, device, host_program_device(), options);
     memory.resize(static_cast<size_t>(attention->forward_workspace_bytes()) + 1);
   }
-  /// Of one call; what an earlier one has left there is poison.
+  /// Workspace of one call; contents of an earlier call are overwritten with poison.
   AttnWorkspace workspace() {
     std::fill(memory.begin(), memory.end(), char{-1});
     return {memory.data(), attention->forward_workspace_bytes()};
@@ -51,7 +51,7 @@ inline int64_t row_sinks_of(const StepOptions& options) {
 
 using Inspect = std::function<void(Communicator&, AttnPass)>;
 
-/// As rank_step of runtime/step.hpp. `inspect` is called after each pass.
+/// Like rank_step of runtime/step.hpp. `inspect` is called after each pass.
 inline void program_rank_step(const StepOptions& options, const StepInputs& in, Communicator& comm,
                               const AttnBackend& backend, std::shared_ptr<const Plan> plan, int num_steps,
                               const Inspect& inspect, const ProgramTarget& target, StepResults& r) {

@@ -37,7 +37,7 @@ class StreamBackend final : public AttnBackend {
     auto& built = dynamic_cast<Metadata&>(*metadata);
     dynamic_cast<Slot&>(slot).install(dense_, built);
   }
-  /// Of a slot without ranges of its own: as a call of a padded slot finds them in its table.
+  /// Sets the ranges of a slot without ranges of its own, as a call of a padded slot finds them in its table.
   void set_local_ranges(MaskSlot& slot, std::vector<LocalKvRange> ranges) const {
     dynamic_cast<Slot&>(slot).local_ranges = std::move(ranges);
   }

@@ -46,7 +46,7 @@ TEST(MpiDist, EqualsSingleRank) {
         DistAttention attention(plan_of(mask, options.heads, stages, stages > 1), comm, backend);
         StepResults results = testing::make_results(kSeqlen, kSeqlen, options);
         testing::rank_step(options, inputs, comm, attention, results);
-        // As in dist_attention_test: float32 roundings of partial results.
+        // Tolerance as in dist_attention_test: float32 roundings of partial results.
         testing::expect_close(results, testing::single_step(mask, options, inputs, backend), 2e-5);
       }
     }

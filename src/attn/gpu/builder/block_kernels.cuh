@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels that build the image of chosen blocks for kernels that gather, one after the other:
 //
-//   clear_lists    warps       an empty bitmap
-//   mark_choices   threads     gets its bits
-//   count_choices  warps       what each line of it lists, or column, and what its tiles cost
-//   place_choices  one block   where lines list their groups; what is wrong
-//   fill_lists     warps       groups of keys, runs, work tiles as they are scheduled
+//   clear_lists    warps       clears the bitmap
+//   mark_choices   threads     sets the bits of chosen blocks
+//   count_choices  warps       counts entries of each line or column, and the cost of its tiles
+//   place_choices  one block   places of the lines' groups; errors of the mask
+//   fill_lists     warps       writes groups of keys, runs, and work tiles in scheduled order
 //
 // What they do is in src/schedule/builder/block_lists.hpp, and the same on the host.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace tangram::gpu::builder {
 
-/// Of one of many blocks, whose warps work alone.
+/// Threads of one of many thread blocks, whose warps work alone.
 inline constexpr int kListThreads = 256;
 
 __device__ __forceinline__ int64_t list_warp() { return int64_t{blockIdx.x} * (kListThreads / 32) + threadIdx.x / 32; }

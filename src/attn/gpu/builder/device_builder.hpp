@@ -25,8 +25,8 @@ class DeviceBuilder {
   DeviceBuilder(const schedule::ImageLayout& layout, const AttnShape& shape, const TileShape& forward,
                 const TileShape& backward, const MaskCapacity& capacity, std::byte* image);
 
-  /// Enqueues kernels that build the image, and the copy of their report. That copy comes last: a kernel may start
-  /// before the one in front of it has ended, and read lists early, but never before a copy has. `data` has passed
+  /// Enqueues kernels that build the image, and the copy of their report. That copy comes last. A kernel may start
+  /// before its predecessor has ended, and so read lists early, but never before a copy has ended. `data` has passed
   /// schedule::check_capacity. Throws CudaError. Allocates for smaller blocks than before, which a stream that is
   /// captured forbids (InvalidArgument).
   void build(const MaskData& data, cudaStream_t stream);

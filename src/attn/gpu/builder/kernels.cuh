@@ -4,29 +4,29 @@
 //
 //   begin_documents  one block   slices of packed documents, and where tiles begin
 //
-//   clear_blocks     warps       or, of chosen blocks, an empty bitmap,
-//   mark_blocks      threads     which gets its bits,
-//   count_lines      warps       of whose rows and columns runs are counted,
-//   begin_blocks     one block   to know where slices go, and where tiles begin;
-//   slice_lines      warps       the slices
+//   clear_blocks     warps       block-sparse masks: clears the bitmap
+//   mark_blocks      threads     sets the bits of chosen blocks
+//   count_lines      warps       counts the runs of rows and columns
+//   begin_blocks     one block   places of slices, begins of tiles
+//   slice_lines      warps       writes the slices
 //
-//   begin_ranges     one block   or, of any typed ranges, empty buckets,
-//   read_ranges      threads     slices, how many in each bucket,
-//   place_buckets    one block   where these are listed,
-//   list_ranges      threads     slices by bucket,
-//   sort_slices      warps       in the order of rows and in that of keys,
-//   check_slices     warps       whether they overlap, and where the mask falls apart;
-//   finish_ranges    one block   where tiles begin
+//   begin_ranges     one block   typed ranges: clears the buckets
+//   read_ranges      threads     makes slices, counts them by bucket
+//   place_buckets    one block   places of the buckets' lists
+//   list_ranges      threads     lists slices by bucket
+//   sort_slices      warps       sorts slices by row and by key
+//   check_slices     warps       finds overlaps, and rows at which the mask falls apart
+//   finish_ranges    one block   begins of tiles
 //
-//   count_tiles      warps       what each tile of both passes sees: pieces by keys, how many runs
-//   place_lists      one block   where each tile writes; how work tiles of the backward pass are scheduled
-//   fill_image       warps       runs, intervals, work tiles, query tiles
+//   count_tiles      warps       all masks: slices and runs that each tile of both passes sees
+//   place_lists      one block   places of each tile's output; schedule of backward work tiles
+//   fill_image       warps       writes runs, intervals, work tiles, query tiles
 //
-//   order_runs       warps       and of deterministic calls, between the last two: runs as they are scheduled,
-//   count_turns      warps       how many segments of turns each has,
-//   place_turns      one block   where they go;
-//   list_turns       warps       behind all: the segments
-//   fill_turns       warps       in order
+//   order_runs       warps       deterministic calls, before fill_image: runs in scheduled order
+//   count_turns      warps       segments of turns of each run
+//   place_turns      one block   places of the segments
+//   list_turns       warps       deterministic calls, after fill_image: lists the segments
+//   fill_turns       warps       sorts the segments by walk
 //
 // What they do is in src/schedule/builder, and the same on the host. None lets its successor start early: kernels that
 // read lists do so before they wait.
@@ -43,9 +43,9 @@
 
 namespace tangram::gpu::builder {
 
-/// Of a block that works alone.
+/// Threads of a thread block that works alone.
 inline constexpr int kBlockThreads = 1024;
-/// Of one of many, whose warps work alone.
+/// Threads of one of many thread blocks, whose warps work alone.
 inline constexpr int kWarpThreads = 256;
 
 __device__ __forceinline__ int32_t warp_of_grid() {

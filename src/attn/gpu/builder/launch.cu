@@ -16,7 +16,7 @@ constexpr int64_t kClearingBlocks = 132;  // as many as there are multiprocessor
 
 int64_t blocks_of_warps(int64_t warps) { return (warps + kWarpThreads / 32 - 1) / (kWarpThreads / 32); }
 
-/// What follows once there are slices and tiles.
+/// Enqueues the kernels that follow once there are slices and tiles.
 void launch_rest(const TurnBuild& build, cudaStream_t stream) {
   const int64_t key_tiles = build.passes[1].max_tiles, tiles = int64_t{build.passes[0].max_tiles} + key_tiles;
   const auto launch = [&](void (*kernel)(TurnBuild), int64_t warps, const char* what) {

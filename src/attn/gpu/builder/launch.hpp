@@ -11,13 +11,13 @@ namespace tangram::gpu::builder {
 
 /// Builds the image of packed documents, in stream order. Throws CudaError.
 void launch_build(const TurnBuild& build, const Documents& documents, cudaStream_t stream);
-/// Likewise of chosen blocks.
+/// Enqueues the build of lists of block-sparse masks.
 void launch_build(const TurnBuild& build, const Blocks& blocks, cudaStream_t stream);
 
-/// Likewise of chosen blocks for kernels that gather.
+/// Enqueues the build of lists of block-sparse masks for kernels that gather.
 void launch_build(const BlockBuild& build, const BlockLists& lists, cudaStream_t stream);
 
-/// Likewise of any typed ranges.
+/// Enqueues the build of lists of typed ranges.
 void launch_build(const SortBuild& build, const Ranges& ranges, cudaStream_t stream);
 
 }  // namespace tangram::gpu::builder

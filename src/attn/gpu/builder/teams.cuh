@@ -78,9 +78,9 @@ struct WarpTeam : DeviceAtomics {
 
 /// All threads of a block; `words`: 32 in shared memory.
 ///
-/// NOTE [whole warps] ptxas takes a warp for whole behind __syncthreads(), and may let threads that have taken
-/// different branches meet there and not before, if a condition that is the same for all, but not known to be, stands
-/// in both branches. Shuffles behind it were then those of a part of the warp. So warps meet before blocks do.
+/// NOTE [whole warps] ptxas assumes that a warp is whole behind __syncthreads(). If a uniform condition, not known to
+/// be uniform, stands in both branches, ptxas may let threads of different branches meet there and not before. Shuffles
+/// behind it were then those of a part of the warp. So warps meet before blocks do.
 template <int kThreads>
 struct BlockTeam : DeviceAtomics {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);
@@ -98,7 +98,7 @@ struct BlockTeam : DeviceAtomics {
     const int64_t of_lane = gather(WarpTeam().sum(value));
     return WarpTeam().sum(of_lane);
   }
-  /// Of values of 0 and up.
+  /// Greatest value of the team; values must not be negative.
   __device__ int64_t greatest(int64_t value) const {
     __syncwarp();
     const int64_t of_lane = gather(WarpTeam().greatest(value));
@@ -122,7 +122,7 @@ struct BlockTeam : DeviceAtomics {
   }
 
  private:
-  /// To each lane what the warp of its number brings.
+  /// Gives each lane the value of the warp with its number.
   __device__ int64_t gather(int64_t of_warp) const {
     sync();  // all have read what was there before
     if (rank() % 32 == 0) words[rank() / 32] = of_warp;

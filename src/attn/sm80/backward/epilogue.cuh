@@ -57,6 +57,40 @@ __device__ __forceinline__ GradientRow gradient_row(void* gradient, GradType typ
   return {static_cast<char*>(gradient) + at * (type == GradType::kFloat32 ? 4 : 2), type};
 }
 
+/// Whether gradients of a key, counted in the work tile, are written.
+__device__ __forceinline__ bool writes_key(const Params& params, const WorkTile& work_tile, int32_t in_tile) {
+  // Accumulated gradients of keys that no query sees belong to others, who may be using them.
+  return work_tile.row_begin + in_tile < work_tile.row_end &&
+         (!params.accumulate_dkv || (work_tile.covered[in_tile / 32] >> (in_tile % 32) & 1));
+}
+/// Where the gradient of a key goes: to the tensor of the call or, by Params::places, to another.
+__device__ __forceinline__ GradientRow key_gradient_row(const Params& params, const WorkTile& work_tile,
+                                                        int32_t in_tile, void* gradient, void* final,
+                                                        void* const* others, int64_t row_stride, int64_t head_stride) {
+  int64_t row = int64_t{work_tile.row_begin} + in_tile;
+  void* to = gradient;
+  GradType type = params.dkv_type;
+  if (params.places != nullptr) {
+    const uint32_t target = __ldg(params.places + row), tensor = target >> kGradientRowBits;
+    row = target & ((1u << kGradientRowBits) - 1);
+    if (tensor == kFinalTensor) {
+      to = final;
+      type = params.final_type;
+    } else if (tensor >= kFirstOtherTensor) {
+      to = others[tensor - kFirstOtherTensor];
+    }
+  }
+  return gradient_row(to, type, row * row_stride + work_tile.kv_head * head_stride);
+}
+__device__ __forceinline__ GradientRow dk_row(const Params& params, const WorkTile& work_tile, int32_t in_tile) {
+  return key_gradient_row(params, work_tile, in_tile, params.dk, params.dk_final, params.dk_others,
+                          params.dk_row_stride, params.dk_head_stride);
+}
+__device__ __forceinline__ GradientRow dv_row(const Params& params, const WorkTile& work_tile, int32_t in_tile) {
+  return key_gradient_row(params, work_tile, in_tile, params.dv, params.dv_final, params.dv_others,
+                          params.dv_row_stride, params.dv_head_stride);
+}
+
 /// Writes a warp's part of a product, times `scale`, `dim` columns of it. writes(row) says whether a row of the product
 /// is stored, place(row) where.
 template <typename Element, typename Part, typename Writes, typename Place>
@@ -98,17 +132,17 @@ __device__ __forceinline__ void visit_fours(float (&sums)[kM][kCount], int first
 /// Pieces add up in an accumulator tile: the first one stores, so that no clearing is needed, and the last one takes
 /// the sum into its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
 /// waits only for pieces with smaller tickets. Else pieces have the places that they drew before their last steps
-/// (Smem::place): one in the middle waits for the first, the last for all, and these have only their last step to end.
-/// No deadlock in either case, since the first one never waits.
+/// (WorkState::place): one in the middle waits for the first, the last for all, and these have only their last step to
+/// end. No deadlock in either case, since the first one never waits.
 template <typename Traits>
-__device__ __forceinline__ bool join_pieces(const Params& params, const Smem<Traits>& smem,
-                                            typename Traits::Dk::Sums& dk, typename Traits::Dv::Sums& dv) {
+__device__ __forceinline__ bool join_pieces(const Params& params, const WorkState& state, typename Traits::Dk::Sums& dk,
+                                            typename Traits::Dv::Sums& dv) {
   constexpr int kFoursDk = sizeof(typename Traits::Dk::Sums) / sizeof(float4);
-  const WorkTile& work_tile = smem.work_tile;
+  const WorkTile& work_tile = state.tile;
   float4* const accum_tile = reinterpret_cast<float4*>(params.accum_tiles) +
                              int64_t{work_tile.accum_tile} * (Traits::kAccumTileFloats / 4) + threadIdx.x;
   int32_t* const turn = params.split_semaphore + work_tile.accum_tile;
-  const int32_t place = params.deterministic ? work_tile.head_split : smem.place;
+  const int32_t place = params.deterministic ? work_tile.head_split : state.place;
   const bool first = place == 0, last = place == work_tile.num_head_splits - 1;
   const auto visit = [&](const auto& each) {
     visit_fours(dk, 0, each);
@@ -142,41 +176,17 @@ __device__ __forceinline__ bool join_pieces(const Params& params, const Smem<Tra
 
 /// dk and dv of a work tile.
 template <typename Traits>
-__device__ __forceinline__ void write_gradients(const Params& params, const Smem<Traits>& smem, uint32_t warp,
+__device__ __forceinline__ void write_gradients(const Params& params, const WorkState& state, uint32_t warp,
                                                 uint32_t lane, typename Traits::Dk::Sums& dk,
                                                 typename Traits::Dv::Sums& dv) {
   using Element = typename Traits::Element;
-  const WorkTile& work_tile = smem.work_tile;
-  if (work_tile.num_head_splits > 1 && !join_pieces(params, smem, dk, dv)) return;
-  const auto writes = [&](int32_t row) {
-    // Accumulated gradients of keys that no query sees belong to others, who may be using them.
-    return work_tile.row_begin + row < work_tile.row_end &&
-           (!params.accumulate_dkv || (work_tile.covered[row / 32] >> (row % 32) & 1));
-  };
-  const auto place = [&](void* gradient, void* final, void* const* others, int64_t row_stride, int64_t head_stride) {
-    return [=, &params, &work_tile](int32_t in_tile) {
-      int64_t row = int64_t{work_tile.row_begin} + in_tile;
-      void* to = gradient;
-      GradType type = params.dkv_type;
-      if (params.places != nullptr) {
-        const uint32_t target = __ldg(params.places + row), tensor = target >> kGradientRowBits;
-        row = target & ((1u << kGradientRowBits) - 1);
-        if (tensor == kFinalTensor) {
-          to = final;
-          type = params.final_type;
-        } else if (tensor >= kFirstOtherTensor) {
-          to = others[tensor - kFirstOtherTensor];
-        }
-      }
-      return gradient_row(to, type, row * row_stride + work_tile.kv_head * head_stride);
-    };
-  };
-  write_part<Element, typename Traits::Dv>(
-      dv, warp, lane, 1.0f, params.head_dim_v, params.accumulate_dkv, writes,
-      place(params.dv, params.dv_final, params.dv_others, params.dv_row_stride, params.dv_head_stride));
-  write_part<Element, typename Traits::Dk>(
-      dk, warp, lane, params.softmax_scale, params.head_dim, params.accumulate_dkv, writes,
-      place(params.dk, params.dk_final, params.dk_others, params.dk_row_stride, params.dk_head_stride));
+  const WorkTile& work_tile = state.tile;
+  if (work_tile.num_head_splits > 1 && !join_pieces<Traits>(params, state, dk, dv)) return;
+  const auto writes = [&](int32_t row) { return writes_key(params, work_tile, row); };
+  write_part<Element, typename Traits::Dv>(dv, warp, lane, 1.0f, params.head_dim_v, params.accumulate_dkv, writes,
+                                           [&](int32_t row) { return dv_row(params, work_tile, row); });
+  write_part<Element, typename Traits::Dk>(dk, warp, lane, params.softmax_scale, params.head_dim, params.accumulate_dkv,
+                                           writes, [&](int32_t row) { return dk_row(params, work_tile, row); });
 }
 
 }  // namespace tangram::sm80::backward

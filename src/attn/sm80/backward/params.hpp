@@ -24,10 +24,10 @@ using schedule::WorkTile;
 
 enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
 
-/// In Params::split_semaphore: for each piece that has drawn its place, beside one for each that was added.
+/// Added to Params::split_semaphore for each head split that has drawn its place; 1 for each that was added.
 inline constexpr int32_t kPieceArrived = 1 << 16;
 
-/// What a query row brings to its scores and their gradients.
+/// Statistics of a query row for its scores and their gradients.
 struct alignas(8) RowStatistics {
   float lse_log2;  ///< lse * log2(e)
   float delta;     ///< rowsum(dout * out)

@@ -4,6 +4,8 @@
 // counters and sums zeroed. After: dq from its sums. One CTA per query tile and head.
 #pragma once
 
+#include <type_traits>
+
 #include "attn/sm80/backward/epilogue.cuh"
 #include "attn/sm80/backward/tile_place.cuh"
 #include "attn/sm80/backward/traits.cuh"
@@ -14,11 +16,16 @@ inline constexpr float kLog2e = 1.44269504088896341f;
 
 template <typename Element>
 __device__ __forceinline__ float2 load_pair(const void* data, int64_t at, bool float32) {
-  if (float32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + at);
-  return ptx::unpack_pair<Element>(*reinterpret_cast<const uint32_t*>(static_cast<const Element*>(data) + at));
+  const auto load_float32 = [&] { return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + at); };
+  if constexpr (std::is_same_v<Element, float>) {
+    return load_float32();
+  } else {
+    if (float32) return load_float32();
+    return ptx::unpack_pair<Element>(*reinterpret_cast<const uint32_t*>(static_cast<const Element*>(data) + at));
+  }
 }
 
-/// By a warp: rowsum(dout * out) of a row.
+/// Computes rowsum(dout * out) of a row, by a warp.
 template <typename Element>
 __device__ __forceinline__ float find_delta(const PrePostParams& params, int64_t row, int head, uint32_t lane) {
   const int64_t out_at = row * params.out_row_stride + head * params.out_head_stride;

@@ -19,7 +19,7 @@ using backward::TilePlace;
 
 constexpr int kSinkThreads = 256;
 
-/// Of a row that sees no key in this call. Where it sees none at all, out is zero and dout may hold anything.
+/// Statistics of a row that sees no key in this call. If it sees no key at all, out is zero and dout may hold anything.
 template <typename Element>
 __device__ RowStatistics statistics_of(const SinkParams& params, const PrePostParams& call, int head, int64_t row) {
   float delta = call.delta != nullptr ? call.delta[row * call.num_heads_q + head] : 0.0f;
@@ -104,18 +104,26 @@ void launch(const SinkParams& params, const PrePostParams& call, cudaStream_t st
   cuda::check(cudaGetLastError(), "sm80 backward: sink kernel launch");
 }
 
-}  // namespace
-
-void load_sink(bool half) {
-  if (half) {
-    cuda::load_kernel<shared_sink_kernel<__half>>(), cuda::load_kernel<row_sink_kernel<__half>>();
-  } else {
-    cuda::load_kernel<shared_sink_kernel<__nv_bfloat16>>(), cuda::load_kernel<row_sink_kernel<__nv_bfloat16>>();
+/// Calls run.template operator()<Element>() for the elements of a dtype.
+template <typename Run>
+void with_element(DType dtype, const Run& run) {
+  switch (dtype) {
+    case DType::kFloat32: return run.template operator()<float>();
+    case DType::kFloat16: return run.template operator()<__half>();
+    case DType::kBFloat16: return run.template operator()<__nv_bfloat16>();
   }
 }
 
+}  // namespace
+
+void load_sink(DType dtype) {
+  with_element(dtype, []<typename Element> {
+    cuda::load_kernel<shared_sink_kernel<Element>>(), cuda::load_kernel<row_sink_kernel<Element>>();
+  });
+}
+
 void launch_sink(const SinkParams& params, const backward::PrePostParams& pre_post, cudaStream_t stream) {
-  (params.half ? launch<__half> : launch<__nv_bfloat16>)(params, pre_post, stream);
+  with_element(params.dtype, [&]<typename Element> { launch<Element>(params, pre_post, stream); });
 }
 
 }  // namespace tangram::sm80

@@ -12,8 +12,8 @@ struct TilePlace {
   int64_t accum_tile;
 };
 
-/// `tile` counts from the first of the mask. As NOTE [tables of masks] has it; the main kernel comes to the same from
-/// runs that name tiles of their mask's table, and a stride.
+/// `tile` counts from the first of the mask. See NOTE [tables of masks]. The main kernel computes the same place from
+/// runs, which name tiles of their mask's table, and a stride.
 template <typename AnyParams>
 __device__ __forceinline__ TilePlace tile_place(const AnyParams& params, int32_t head, int32_t tile) {
   const int32_t in_tables =

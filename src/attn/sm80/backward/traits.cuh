@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "attn/sm80/backward/params.hpp"
-#include "attn/sm80/common/key_sources.cuh"
+#include "attn/sm80/backward/step_walk.cuh"
 #include "attn/sm80/common/tiles.cuh"
 #include "attn/sm80/shapes.hpp"
 
@@ -30,7 +30,7 @@ struct Split {
   static __device__ __forceinline__ uint32_t first_col(uint32_t warp) { return warp / kWarpsDown * kCols; }
 };
 
-/// For any head dimensions of the class kDimQk, kDimV.
+/// Traits for any head dims of the class kDimQk, kDimV.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT,
           SharedMemoryTier kTierT = SharedMemoryTier::kLarge>
 struct Traits {
@@ -39,16 +39,21 @@ struct Traits {
   static constexpr bool kSoftcap = kSoftcapT;
   static constexpr SharedMemoryTier kTier = kTierT;
   static constexpr BackwardShape kShape = shape_class(kDimQk, kDimV).backward[static_cast<int>(kTier)];
-  static constexpr int kKeys = kShape.keys, kQStages = kShape.q_stages;
-  static constexpr bool kVInRegisters = kShape.v_in_registers;
+  static constexpr int kKeys = kShape.keys, kQStages = kShape.q_stages, kDoutStages = kShape.dout_stages;
+  static constexpr bool kVInRegisters = kShape.v_in_registers, kOwnKeys = kShape.own_keys;
+  static constexpr int kDsStages = kOwnKeys ? 2 : 1;
   static constexpr int kQueries = kStepQueries;
   using LayoutQk = TileLayout<kDimQk>;
   using LayoutV = TileLayout<kDimV>;
-  using LayoutP = TileLayout<kKeys>;  // of P and dS, queries by keys
+  // P and dS: queries by keys, or, with keys of a warp's own, keys by queries.
+  static constexpr int kScoreRows = kOwnKeys ? kKeys : kQueries, kScoreCols = kOwnKeys ? kQueries : kKeys;
+  using LayoutP = TileLayout<kScoreCols>;
   // Each operand is read by as few warps as registers allow.
-  using Scores = Split<kQueries, kKeys, kKeys == 32 ? 4 : 2>;
+  using Scores = Split<kScoreRows, kScoreCols, kOwnKeys ? kBackwardWarps : (kKeys == 32 ? 4 : 2)>;
   template <int kDim>
-  static constexpr int kWarpsDownKeys = kDim * (kKeys / 32) / kBackwardWarps % 16 == 0 ? kKeys / 32 : kKeys / 16;
+  static constexpr int kWarpsDownKeys = kOwnKeys                                         ? kBackwardWarps
+                                        : kDim * (kKeys / 32) / kBackwardWarps % 16 == 0 ? kKeys / 32
+                                                                                         : kKeys / 16;
   using Dk = Split<kKeys, kDimQk, kWarpsDownKeys<kDimQk>>;
   using Dv = Split<kKeys, kDimV, kWarpsDownKeys<kDimV>>;
   using Dq = Split<kQueries, kDimQk, kDimQk % 64 == 0 ? 2 : 4>;
@@ -59,17 +64,13 @@ struct Traits {
 template <typename Traits>
 struct alignas(1024) Smem {
   alignas(1024) unsigned char k[Traits::LayoutQk::bytes(Traits::kKeys)];
-  alignas(1024) unsigned char v[Traits::kVInRegisters ? 16 : Traits::LayoutV::bytes(Traits::kKeys)];
+  alignas(16) unsigned char v[Traits::kVInRegisters ? 16 : Traits::LayoutV::bytes(Traits::kKeys)];
   alignas(1024) unsigned char q[Traits::kQStages][Traits::LayoutQk::bytes(Traits::kQueries)];
-  alignas(1024) unsigned char dout[Traits::LayoutV::bytes(Traits::kQueries)];
-  alignas(1024) unsigned char p[Traits::LayoutP::bytes(Traits::kQueries)];
-  alignas(1024) unsigned char ds[Traits::LayoutP::bytes(Traits::kQueries)];
+  alignas(1024) unsigned char dout[Traits::kDoutStages][Traits::LayoutV::bytes(Traits::kQueries)];
+  alignas(16) unsigned char p[Traits::kOwnKeys ? 16 : Traits::LayoutP::bytes(Traits::kQueries)];
+  alignas(1024) unsigned char ds[Traits::kDsStages][Traits::LayoutP::bytes(Traits::kScoreRows)];
   RowStatistics stats[Traits::kQStages][Traits::kQueries];
-  WorkTile work_tile;
-  int32_t ticket;  // of the work tile after this one
-  int32_t place;   // of this piece among those of its keys
-  BackwardMaskInfo mask_info;
-  ArrivedKeys arrived;
+  WorkState work;
 };
 
 }  // namespace tangram::sm80::backward

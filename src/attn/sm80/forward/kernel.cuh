@@ -20,19 +20,6 @@
 
 namespace tangram::sm80 {
 
-/// Order of work: sections of head groups whose K and V share the L2 cache; in a section by work tile (longest first),
-/// the groups innermost, so that CTAs that run together read the same keys.
-__device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* work_tile,
-                                            int32_t* group) {
-  const int32_t section_size = params.num_work_tiles * params.groups_per_section;
-  const int32_t section = ticket / section_size;
-  const int32_t in_section = ticket - section * section_size;
-  const int32_t first_group = section * params.groups_per_section;
-  const int32_t groups = min(params.groups_per_section, params.num_groups - first_group);
-  *work_tile = in_section / groups;
-  *group = first_group + in_section - *work_tile * groups;
-}
-
 /// What query rows [first, last] see of a run.
 __device__ __forceinline__ SeenKeys seen_keys(const TileRange& run, int32_t first, int32_t last) {
   if (run.interval_begin >= 0) return {run.k_begin, run.k_end, run.full_begin, run.full_end};
@@ -87,21 +74,16 @@ struct ForwardCta {
   __device__ __forceinline__ int32_t packed_row(int m) const {
     return static_cast<int32_t>(warp * Traits::kWarpRows + lane / 4) + m * 16;
   }
-  __device__ __forceinline__ const WorkRows& work() const { return smem.work[turn]; }
+  __device__ __forceinline__ const WorkRows& work() const { return smem.work[turn][warp]; }
 
-  /// Begins the work tile of a ticket, with the copies of Q and of the first K; false: there are no more. All threads
-  /// write the same, so that none waits before it reads.
+  /// Begins the work tile of a ticket, with the copies of Q and of the first K; false: there are no more.
   __device__ __forceinline__ bool begin_work(int32_t ticket) {
     if (ticket >= params.num_work_tiles * params.num_groups) return false;
-    int32_t work_tile, group;
-    locate_work(params, ticket, &work_tile, &group);
-    if (params.work_tile_groups != nullptr) group = __ldg(params.work_tile_groups + work_tile);
-    const int4 tile = __ldg(reinterpret_cast<const int4*>(params.work_tiles) + work_tile);
-    smem.work[turn] = {tile.x, tile.y - tile.x, group,
-                       params.part_rows == nullptr ? -1 : __ldg(params.part_rows + work_tile),
-                       (group << params.pack_log2) / params.heads_per_kv};
-    next.run = tile.z;
-    next.run_end = tile.w;
+    const WorkPlace at = sm80::begin_work(params, ticket);
+    if (lane == 0) smem.work[turn][warp] = at.rows;
+    __syncwarp();
+    next.run = at.run;
+    next.run_end = at.run_end;
     next.enter(params.runs);
     if (next.valid()) {
       copy_q();
@@ -127,9 +109,12 @@ struct ForwardCta {
                                             int64_t row_stride, int64_t head_stride, int32_t dim) {
     const int32_t elsewhere = local_kv_row(params.local_ranges, at.k0, min(at.k0 + kBlockN, at.k_end));
     const int32_t first = elsewhere < 0 ? at.k0 : elsewhere;
-    copy_rows<Layout, kBlockN, Traits::kThreads>(
-        ptx::smem_address(to), static_cast<const Element*>(elsewhere < 0 ? here : local) + work().kv_head * head_stride,
-        dim, [&](int row) -> int64_t { return at.k0 + row < at.k_end ? (int64_t{first} + row) * row_stride : -1; });
+    const int32_t num_keys = at.k_end - at.k0;
+    copy_row_range<Layout, kBlockN, Traits::kThreads>(ptx::smem_address(to),
+                                                      static_cast<const Element*>(elsewhere < 0 ? here : local) +
+                                                          offset_of(work().kv_head, head_stride) +
+                                                          offset_of(first, row_stride),
+                                                      row_stride, dim, [&](int row) { return row < num_keys; });
   }
   __device__ __forceinline__ void copy_k() {
     if (params.ready_flags.pending != 0) {
@@ -210,13 +195,16 @@ struct ForwardCta {
       }
       if (masked) mask_tile(s, k0);  // which have become -softcap
     }
+    float rescale[kM][2];
+    if (update_references(s, state, params.exp_scale, params.rescale_threshold, rescale)) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int i = 0; i < Traits::kDimV / 2; ++i) o[m][i] *= rescale[m][i / 2 % 2];
+      }
+    }
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
-      float rescale[2];
-      if (update_reference(s[m], state[m], params.exp_scale, params.rescale_threshold, rescale)) {
-#pragma unroll
-        for (int i = 0; i < Traits::kDimV / 2; ++i) o[m][i] *= rescale[i / 2 % 2];
-      }
       exponentiate(s[m], state[m], params.exp_scale);
 #pragma unroll
       for (int i = 0; i < kBlockN / 4; ++i) p[m][i / 4][i % 4] = ptx::pack_pair<Element>(s[m][i * 2], s[m][i * 2 + 1]);
@@ -234,6 +222,12 @@ struct ForwardCta {
         [&](uint32_t(&b)[4], int k16, int n16) { ptx::load_matrix_x4_transposed(b, LayoutV::advance(v, k16, n16)); });
   }
 
+  /// Draws the ticket of the next work tile: as late as hides the way, since a work tile that was drawn earlier waits
+  /// for this CTA while others run out of work.
+  __device__ __forceinline__ void draw_ticket() {
+    if (threadIdx.x == 0) smem.ticket[turn] = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
+  }
+
   /// All tiles of keys of the work tile.
   __device__ __forceinline__ void walk_keys() {
     bool is_new_run = true;
@@ -246,6 +240,7 @@ struct ForwardCta {
       if (is_new_run) enter_run(next.run);
       next.advance(params.runs, kBlockN);
       is_new_run = next.run != at.run;
+      if (!next.valid()) draw_ticket();
       const SeenKeys seen = smem.seen[warp];
       const bool sees = seen.see_begin < at.k0 + kBlockN && at.k0 < seen.see_end;
       Probabilities p;
@@ -271,18 +266,20 @@ struct ForwardCta {
     }
     bool more = begin_work(static_cast<int32_t>(blockIdx.x));
     while (more) {
-      // Drawn as late as hides the way: one drawn earlier would wait for this CTA while others run out of work.
-      if (threadIdx.x == 0) smem.ticket[turn] = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
 #pragma unroll
       for (int m = 0; m < kM; ++m) state[m].reset();
       clear(o);
-      if (!next.valid()) __syncthreads();
+      if (!next.valid()) {
+        draw_ticket();
+        __syncthreads();
+      }
       walk_keys();
       const int32_t ticket = smem.ticket[turn];
       turn ^= 1;
       more = begin_work(ticket);  // K and Q are free behind the last barrier
 #pragma unroll
-      for (int m = 0; m < kM; ++m) finish_rows<Traits>(params, smem.work[turn ^ 1], state[m], o[m], packed_row(m));
+      for (int m = 0; m < kM; ++m)
+        finish_rows<Traits>(params, smem.work[turn ^ 1][warp], state[m], o[m], packed_row(m));
     }
     // The last CTA to run out of work leaves the counters as it found them.
     if (threadIdx.x == 0) {

@@ -14,9 +14,9 @@ namespace tangram::sm80 {
 
 enum class OutType : int32_t { kInput = 0, kFloat32 = 1 };
 
-/// Strides are in elements. q and out are [seqlen_q, num_heads_q, dim], lse is [seqlen_q, num_heads_q]; heads are
-/// grouped into `num_groups` groups of `1 << pack_log2` consecutive query heads that share a key head: packed row r of
-/// a tile is query row r / pack of head r % pack.
+/// Strides are in elements. Shapes: q and out [seqlen_q, num_heads_q, dim], lse [seqlen_q, num_heads_q]. There are
+/// `num_groups` groups of `1 << pack_log2` consecutive query heads that share a K/V head. Packed row r of a tile is
+/// query row r / pack of head r % pack.
 struct ForwardParams {
   const void* q;
   const void* k;

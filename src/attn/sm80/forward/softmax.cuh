@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Online softmax over sums of mma: of 16 rows a thread holds two (lane / 4, and 8 further), of which four lanes, a
+// Online softmax over sums of mma. A thread holds two of 16 rows (lane / 4, and 8 further). The four lanes of a row, a
 // quad, hold two neighbouring columns each of every 8. Sum 4 j + 2 r + e is column 8 j + 2 (lane % 4) + e of row r.
 // References in the place of maxima lag behind them by up to a threshold (lazy rescaling).
 #pragma once
 
 #include <cstdint>
 
+#include "attn/sm80/forward/row_end.cuh"
 #include "cuda/ptx/warp.cuh"
 
 namespace tangram::sm80 {
-
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 
 /// Over the four lanes that share a row.
 __device__ __forceinline__ float quad_max(float x) {
@@ -23,7 +22,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/// Of a thread's two rows.
+/// Softmax state of a thread's two rows.
 struct RowState {
   float reference[2];
   float sum[2];      ///< of this thread's exponentials
@@ -49,13 +48,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[kCount], const int32_t (&
   }
 }
 
-/// Moves the references to the largest scores so far where those exceed them by more than `threshold`, and scales the
-/// sums; `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older reference
-/// is exact, since numerators and sum use the same. Returns whether some row of the warp has moved.
+/// The largest of a thread's scores of its two rows, in two chains each.
 template <int kCount>
-__device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale,
-                                                 float threshold, float (&rescale)[2]) {
-  float largest[2];
+__device__ __forceinline__ void find_largest(const float (&s)[kCount], float (&largest)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float even = fmaxf(s[2 * r], s[2 * r + 1]), odd = fmaxf(s[2 * r + 4], s[2 * r + 5]);
@@ -66,18 +61,35 @@ __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowSt
     }
     largest[r] = fmaxf(even, odd);
   }
-  const bool moved = __any_sync(
-      0xffffffff, largest[0] > state.reference[0] + threshold || largest[1] > state.reference[1] + threshold);
-  if (moved) {
+}
+
+/// Moves the references to the largest scores so far if one of a warp exceeds its own by more than `threshold`, and
+/// scales the sums. `rescale` must multiply everything else that was summed with the old references. Keeping an older
+/// reference is exact, since numerators and sum use the same. Returns whether some row of the warp has moved. One vote
+/// for all rows: what follows is then one block for the compiler to order.
+template <int kM, int kCount>
+__device__ __forceinline__ bool update_references(const float (&s)[kM][kCount], RowState (&state)[kM], float scale,
+                                                  float threshold, float (&rescale)[kM][2]) {
+  float largest[kM][2];
+  bool exceeds = false;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+    find_largest(s[m], largest[m]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) exceeds = exceeds || largest[m][r] > state[m].reference[r] + threshold;
+  }
+  if (!__any_sync(0xffffffff, exceeds)) return false;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float reference = fmaxf(state.reference[r], quad_max(largest[r]));
-      rescale[r] = reference == state.reference[r] ? 1.0f : ptx::exp2_approx((state.reference[r] - reference) * scale);
-      state.reference[r] = reference;
-      state.sum[r] *= rescale[r];
+      const float old = state[m].reference[r], reference = fmaxf(old, quad_max(largest[m][r]));
+      rescale[m][r] = reference == old ? 1.0f : ptx::exp2_approx((old - reference) * scale);
+      state[m].reference[r] = reference;
+      state[m].sum[r] *= rescale[m][r];
     }
   }
-  return moved;
+  return true;
 }
 
 /// Replaces scores by exp2(scale * (score - reference)) and adds them to the sums.

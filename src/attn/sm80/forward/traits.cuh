@@ -10,6 +10,7 @@
 
 #include "attn/sm80/common/key_sources.cuh"
 #include "attn/sm80/common/tiles.cuh"
+#include "attn/sm80/common/work_order.cuh"
 #include "attn/sm80/shapes.hpp"
 #include "tangram/tile_list.hpp"
 
@@ -41,16 +42,6 @@ struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };
 
-/// What a work tile needs until its end.
-struct WorkRows {
-  int32_t row0, num_rows;
-  int32_t group;
-  int32_t part_row;  ///< not negative: its rows go to the workspace, there
-  int32_t kv_head;
-
-  __device__ __forceinline__ bool is_part() const { return part_row >= 0; }
-};
-
 template <typename Traits>
 struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char q[Traits::LayoutQk::bytes(Traits::kBlockM)];
@@ -58,7 +49,7 @@ struct alignas(1024) ForwardSmem {
   alignas(1024) unsigned char v[Traits::LayoutV::bytes(Traits::kBlockN)];
   RowInterval intervals[Traits::kBlockM];  // of the run at hand, written and read by the warp that owns the rows
   SeenKeys seen[Traits::kWarps];           // likewise
-  WorkRows work[2];                        // by turns
+  WorkRows work[2][Traits::kWarps];        // by turns; each warp its own, so that none waits before it reads
   int32_t ticket[2];                       // of the work tile after this one, by turns
   ArrivedKeys arrived;
 };

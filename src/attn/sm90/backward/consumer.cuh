@@ -87,7 +87,7 @@ struct Consumer : ConsumerBase<Traits> {
     ptx::pin_registers(s);
   }
 
-  /// From S, and dP in flight, to dV and dK in flight, and dS in shared memory.
+  /// Finishes a step. Before: S is there and dP in flight; after: dV and dK are in flight, and dS is in shared memory.
   __device__ __forceinline__ void finish_step(Scores& s, Scores& dp, uint32_t visible, bool first) {
     const uint32_t stage = here.stage();
     const bool masked = smem.step[stage].kind & kStepMasked;
@@ -111,10 +111,10 @@ struct Consumer : ConsumerBase<Traits> {
     arrive(&smem.ds_full[here.buffer()]);
   }
 
-  /// All steps of a work tile. The matmuls are queued so that every wait leaves some in flight. dQ of a step comes a
-  /// step late, so that the warpgroups need not be in step, and leaves its registers before dP needs them:
+  /// All steps of a work tile. The matmuls are queued so that every wait leaves some in flight:
   ///   S dP | exponentials | dV | dS | dK | dQ S' | add dQ | dP' | ...
-  /// The loop is cut where nothing but dP is in flight: registers of operands in flight around a loop's end would
+  /// Each dQ comes a step late, so that the warpgroups need not be in step, and leaves its registers before dP needs
+  /// them. The loop is cut where nothing but dP is in flight: registers of operands in flight around a loop's end would
   /// count twice.
   __device__ __forceinline__ void run_steps(int32_t num_steps, uint32_t kv_phase) {
     Scores s, dp;

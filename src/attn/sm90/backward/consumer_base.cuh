@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the consumer warpgroups of all backward kernels do in a step, each for 64 of a work tile's keys: the products,
 // masks and exponentials. In which order they do it is the pipeline of Consumer, PairConsumer or SplitConsumer. Scores
-// are transposed (keys by queries), so that P and dS are the register operands of dV += P dO and dK += dS Q; only dS
+// are transposed (keys by queries), so that P and dS are the register operands of dV += P dO and dK += dS Q. Only dS
 // passes through shared memory, for dQ = dS^T K.
 #pragma once
 
@@ -61,8 +61,8 @@ struct ConsumerBase {
   }
 
   /// Starts result = keys * queries^T for this warpgroup's 64 keys; both operands contiguous along the head dimension.
-  /// Of the queries' terms (see kStatsFloats) those in columns [terms, terms + 3) are added, by 16 more columns of the
-  /// reduction: keys have ones in three of them; the queries' other eight are the same again, times zero.
+  /// Adds the queries' terms (see kStatsFloats) of columns [terms, terms + 3), by 16 more columns of the reduction.
+  /// Keys have ones in three of them; the queries' other eight columns repeat the first eight, times zero.
   template <int kTerms>
   __device__ __forceinline__ void issue_product(Scores& result, const void* keys, const void* queries,
                                                 const float* stats) {
@@ -176,7 +176,7 @@ struct ConsumerBase {
     }
   }
 
-  /// As exponentiate and pack_operand; s becomes P times the derivative of the cap, 1 - tanh^2.
+  /// Like exponentiate and pack_operand; s becomes P times the derivative of the cap, 1 - tanh^2.
   __device__ __forceinline__ void exponentiate_capped(Scores& s, Packed& packed_p, bool masked, uint32_t visible) {
     const float* stats = smem.stats[here.stage()] + fresh_thread() % 4 * 8;
 #pragma unroll
@@ -221,8 +221,8 @@ struct ConsumerBase {
     }
   }
 
-  /// With turns, the warpgroups queue their matmuls after dS one after the other: while one keeps the tensor cores busy
-  /// with them, the other has time for exponentials.
+  /// With turns, the warpgroups queue their matmuls after dS one after the other. While one keeps the tensor cores
+  /// busy, the other has time for exponentials.
   __device__ __forceinline__ void ping_pong_wait() {
     if constexpr (Traits::kTurns) Turn::take(warpgroup);
   }

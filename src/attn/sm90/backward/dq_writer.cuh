@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread for each consumer warpgroup that adds what the warpgroup stages of dq to its accumulator tile, so that
-// consumers wait neither for the turns of deterministic calls nor for an addition to complete.
+// One thread for each consumer warpgroup adds the warpgroup's staged dq to its accumulator tile. So consumers wait
+// neither for turns of deterministic calls nor for an addition to complete.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -12,9 +12,9 @@
 
 namespace tangram::sm90::backward {
 
-/// NOTE [turns] Work tiles are scheduled in the order of their tickets, and the turn of a step at its accumulator tile
-/// is the number of steps that add to the accumulator tile and belong to work tiles with smaller tickets, or come
-/// earlier in the walk of the same work tile. So a work tile waits only for work tiles scheduled before it, which a CTA
+/// NOTE [turns] Work tiles are scheduled in the order of their tickets. The turn of a step at its accumulator tile is
+/// the number of earlier steps that add to this tile. Earlier steps belong to work tiles with smaller tickets, or come
+/// before in the walk of the same work tile. So a work tile waits only for work tiles scheduled before it, which a CTA
 /// has finished or is working on. Among the work tiles in progress, the one with the smallest ticket never waits. No
 /// deadlock, however few CTAs run.
 template <typename Traits>

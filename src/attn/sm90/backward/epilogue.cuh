@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Writes dk and dv of a work tile from registers: in the input dtype or float32, set or added; work tiles in pieces
-// first meet in float32 accumulator tiles, whose sum the last piece takes.
+// Writes dk and dv of a work tile from registers, in the input dtype or float32, stored or added. Head splits first
+// meet in float32 accumulator tiles, whose sum the last split takes.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -113,11 +113,11 @@ __device__ __forceinline__ void visit_accum_tile(float4* accum_tile, float (&dk)
   }
 }
 
-/// Pieces add up in an accumulator tile: the first one stores, so that no clearing is needed, and the last one takes
-/// the sum into its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
-/// waits only for pieces with smaller tickets (as NOTE [turns]). Else pieces have the places that they drew before
-/// their last steps (Producer::draw_place): one in the middle waits for the first, the last for all, and these have
-/// only their last step to end. No deadlock in either case, since the first one never waits.
+/// Head splits add up in an accumulator tile. The first one stores, so that no clearing is needed; the last one adds
+/// the sum to its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
+/// waits only for pieces with smaller tickets (as NOTE [turns]). In deterministic calls head splits have the places
+/// that they drew before their last steps (Producer::draw_place). One in the middle waits for the first, the last waits
+/// for all, and these have only their last step left. No deadlock in either case, since the first one never waits.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const WorkTile& work_tile, uint32_t thread,
                                             float (&dk)[Traits::kDimQk / 2], float (&dv)[Traits::kDimV / 2]) {

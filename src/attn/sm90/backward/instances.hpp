@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side: for
-// exactly the head dimension of a class one for each element type; for any of a class one.
+// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side.
+// Kernels for exactly the head dim of a class: one for each element type; for any head dim of a class: one.
 #pragma once
 
 #include "attn/sm90/backward/launch.hpp"

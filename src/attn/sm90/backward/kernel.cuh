@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel: dk, dv and the float32 sums of dq of every work tile, by a persistent grid of one CTA a
-// multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. What the kernels of LargeTraits
-// (large_kernel.cuh) have otherwise stands in brackets. See docs/design/backward_sm90.md.
+// The backward kernel computes dk, dv and the float32 sums of dq of every work tile. Persistent grid of one CTA a
+// multiprocessor, Traits::kThreads threads, sizeof(Smem) bytes. What the kernels of LargeTraits (large_kernel.cuh) have
+// otherwise stands in brackets. See docs/design/backward_sm90.md.
 //
 // Warp roles                                                                                     registers
 //   warpgroup 0, thread 0       Producer: draws work tiles, TMA loads, writes messages                  24
@@ -80,7 +80,7 @@ __device__ __forceinline__ void init_barriers(Smem<Traits>& smem) {
   ptx::fence_barrier_init();
 }
 
-/// What the first warps do before the roles part.
+/// Initialization by the first warps, before the roles part.
 template <typename Traits>
 __device__ __forceinline__ void begin_cta(const Params& params, Smem<Traits>& smem) {
   if (threadIdx.x == 0) {

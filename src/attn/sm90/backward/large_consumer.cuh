@@ -23,7 +23,7 @@ struct LargeConsumer : ConsumerBase<Traits> {
 
   __device__ LargeConsumer(const Params& params_in, Smem<Traits>& smem_in) : Base(params_in, smem_in) {}
 
-  /// 0, which the compiler takes for something that changes with the step: it would otherwise keep descriptors that do
+  /// 0, which the compiler takes for a value that changes with the step. Otherwise it would keep descriptors that do
   /// not depend on a stage in registers that the accumulators need.
   __device__ __forceinline__ uint32_t nothing() const { return Traits::kStages == 1 ? here.step >> 31 << 4 : 0; }
 
@@ -128,8 +128,8 @@ struct PieceConsumer : LargeConsumer<Traits> {
   __device__ __forceinline__ void await_slot(uint32_t head_split) {
     ptx::mbarrier_wait(piece_barrier(smem.dq_empty, head_split), head_split / Traits::kDqSlots % 2 ^ 1);
   }
-  /// kCount pieces of sums of a step, of which the first is the `first`th, straight from registers: a thread waits for
-  /// nothing, where a slot for pieces would be waited for again and again.
+  /// Adds kCount pieces of a step's sums, the first being the `first`th, straight from registers. So a thread never
+  /// waits for a slot.
   template <int kCount>
   __device__ __forceinline__ void add_to_accum_tile(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
     const uint32_t self = this->fresh_thread() % 128;
@@ -146,7 +146,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
       }
     }
   }
-  /// The same, or hands them over.
+  /// Stores sums of dq, or hands them to the writer warp.
   template <int kCount>
   __device__ __forceinline__ void hand_over(const float (&dq)[kCount * 16], uint32_t step, uint32_t first) {
     if constexpr (Traits::kDqFromRegisters) return add_to_accum_tile<kCount>(dq, step, first);
@@ -178,7 +178,7 @@ struct PieceConsumer : LargeConsumer<Traits> {
     this->await_dout();
     this->template issue_product<4>(dp, smem.v + this->nothing(), smem.dout[here.stage()], smem.stats[here.stage()]);
   }
-  /// Nothing: stops the writer.
+  /// Stops the writer.
   __device__ __forceinline__ void stop() { pass_piece(here.step * Layout::kPieces); }
 };
 

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Compile-time shape of the backward kernels of head dimensions beyond 128, whose dq is added from registers or, in
-// deterministic calls, handed over in pieces: one that makes all gradients, or two whose dk and dv do not fit into
-// registers together, of which one makes dk and dq of S, dP, dK and dQ, the other dv of S and dV: six matmuls instead
-// of five.
+// Compile-time shape of the backward kernels of head dims beyond 128. They add dq from registers or, in deterministic
+// calls, hand it over in pieces. One kernel makes all gradients. If dk and dv do not fit into registers together, two
+// kernels do: one makes dk and dq (S, dP, dK, dQ), the other dv (S, dV), six matmuls instead of five.
 #pragma once
 
 #include "attn/sm90/backward/traits.cuh"
@@ -35,7 +34,7 @@ struct SingleStageDoutBarrier<true> {
   uint64_t dout_empty;
 };
 
-/// As the other; with one buffer dS of a step is multiplied before the next is made.
+/// Shared memory with one buffer of dS: dS of a step is multiplied before the next is made.
 template <typename Traits>
 struct alignas(1024) Smem<Traits, true> {
   alignas(1024) unsigned char k[Traits::kBytesK];

@@ -10,7 +10,7 @@
 
 namespace tangram::sm90::backward {
 
-/// What selects a compiled kernel.
+/// Selects a compiled kernel.
 struct Variant {
   bool half = false;   ///< float16 instead of bfloat16
   int head_dim = 128;  ///< with head_dim_v, of a shape class

@@ -34,8 +34,8 @@ PrePostKernels pre_post_kernels() {
   }
 }
 
-/// The kernels before and after, and between them the kernels that `launch_main` launches, if there are work tiles;
-/// whether the first of these may start before the kernel in front of it has ended, it is told.
+/// Launches the preprocess and postprocess kernels, and between them those that `launch_main` launches, if there are
+/// work tiles. `launch_main` is told whether its first kernel may start before its predecessor has ended.
 template <typename LaunchMain>
 void launch_around(const PrePostKernels& pre_posts, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream,
                    const LaunchMain& launch_main) {
@@ -74,8 +74,8 @@ void launch_instance(const Params& params, const PrePostParams& pre_post, int nu
   });
 }
 
-/// As launch_instance, with dv by a kernel before that of dk and dq. Both take the work tiles and join their pieces,
-/// each with counters of its own.
+/// Like launch_instance, with one kernel for dv before one for dk and dq. Each takes all work tiles and joins their
+/// head splits, with counters of its own.
 template <typename DvTraits, typename DkTraits>
 void launch_split(const Params& params, const PrePostParams& pre_post, int num_ctas, cudaStream_t stream) {
   constexpr int kDvBytes = sizeof(Smem<DvTraits>), kDkBytes = sizeof(Smem<DkTraits>);

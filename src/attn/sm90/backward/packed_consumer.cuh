@@ -7,8 +7,8 @@
 
 namespace tangram::sm90::backward {
 
-/// P is rounded and packed, as dV takes it, before dP is made: dS = P (dP - delta) with that P. dQ comes a step late,
-/// as in Consumer.
+/// P is rounded and packed for dV before dP is made: dS = P (dP - delta) with the rounded P.
+/// Each dQ comes a step late, as in Consumer.
 template <typename Traits>
 struct PackedConsumer : PieceConsumer<Traits> {
   using Base = PieceConsumer<Traits>;

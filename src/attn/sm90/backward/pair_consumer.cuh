@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup of the backward kernel that takes two steps at once: with head_dim 64 a step is so short that
-// what comes with it (barriers, latencies, the wait for dS of the other warpgroup) would cost as much as its matmuls.
+// A consumer warpgroup of the backward kernel that takes two steps at once. With head_dim 64 a step is so short that
+// its barriers, latencies and wait for the other warpgroup's dS would cost as much as its matmuls.
 #pragma once
 
 #include "attn/sm90/backward/consumer_base.cuh"
 
 namespace tangram::sm90::backward {
 
-/// Two steps a and b of a work tile are a pair, whichever they are; a work tile of an odd number ends with half a pair,
-/// whose b is a again with nothing visible. Each warpgroup computes dQ of one of them, all columns, a pair late.
+/// Any two consecutive steps a and b of a work tile are a pair. A work tile with an odd number of steps ends with half
+/// a pair, whose b is a again with nothing visible. Each warpgroup computes dQ of one of them, all columns, a pair
+/// late.
 template <typename Traits>
 struct PairConsumer : ConsumerBase<Traits> {
   using Base = ConsumerBase<Traits>;

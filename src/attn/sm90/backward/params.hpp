@@ -31,7 +31,7 @@ inline constexpr TileShape kTileShape{128, 64, true};
 
 enum class GradType : int32_t { kInput = 0, kFloat32 = 1 };
 
-/// In Params::split_semaphore, see Producer::draw_place.
+/// Added to Params::split_semaphore for each head split that has drawn its place, see Producer::draw_place.
 inline constexpr int32_t kPieceArrived = 1 << 16;
 
 /// Strides are in elements.

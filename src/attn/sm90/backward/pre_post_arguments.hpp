@@ -13,7 +13,7 @@ inline GradType grad_type(const TensorView& view) {
   return view.dtype == DType::kFloat32 ? GradType::kFloat32 : GradType::kInput;
 }
 
-/// What rows of queries have: out, dout and lse.
+/// Sets the arguments of query rows: out, dout and lse.
 template <typename Edge>
 void fill_rows(Edge& pre_post, const AttnBackwardArgs& args) {
   pre_post.out = args.out.data;

@@ -89,7 +89,7 @@ __device__ __forceinline__ void find_statistics(float* stats, const PrePostParam
   }
 }
 
-/// The same where delta is given: a thread for each row.
+/// Copies statistics if delta is given; one thread for each row.
 __device__ __forceinline__ void copy_statistics(float* stats, const PrePostParams& params, const QueryTile& rows,
                                                 uint64_t covered, int head, int in_tile) {
   float lse = 0.0f, delta = 0.0f;
@@ -148,7 +148,7 @@ template <typename Element, int kHeadDim>
 __global__ void __launch_bounds__(kPrePostThreads) before_kernel(const __grid_constant__ PrePostParams params) {
   begin_call<Element, kHeadDim, kHeadDim, false>(params);
 }
-/// For any head dimensions of the class.
+/// Preprocess kernel for any head dims of the class.
 template <typename Element, int kDimQk, int kDimV>
 __global__ void __launch_bounds__(kPrePostThreads) before_any_dim_kernel(const __grid_constant__ PrePostParams params) {
   begin_call<Element, kDimQk, kDimV, true>(params);
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kPrePostThreads) after_kernel(const __grid_con
   }
 }
 
-/// The same for any head_dim of the class, 32 columns at a time, wherever in the accumulator tile these lie.
+/// Postprocess kernel for any head_dim of the class: 32 columns at a time, wherever they are in the accumulator tile.
 template <typename Element, int kDimQk>
 __global__ void __launch_bounds__(kPrePostThreads) after_any_dim_kernel(const __grid_constant__ PrePostParams params) {
   using Dq = DqLayout<kDimQk>;

@@ -81,8 +81,9 @@ struct Producer {
   }
 
   /// One step: Q, then dout with its row statistics. The loads come before the message and before the arrivals that
-  /// announce them, since the consumers have waited for this stage long enough. A lone dout comes first, since it is
-  /// given back before Q; of a step without loads, which does not wait for it, wait_stage sees that it was.
+  /// announce them, since the consumers have waited for this stage long enough. A single-stage dout comes first, since
+  /// it is released before Q. For a step without loads, which does not wait for it, wait_stage sees that it was
+  /// released.
   __device__ __forceinline__ void push_step() {
     int32_t q0;
     if constexpr (Traits::kSingleStageDout) {

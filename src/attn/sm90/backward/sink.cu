@@ -19,7 +19,8 @@ __device__ float element(const void* data, int64_t at, bool float32, bool half) 
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
 }
 
-/// Of a row that sees no key in this call. Where it sees none at all, out is zero and dout may hold anything.
+/// Gradient part of a row that sees no key in this call. If it sees no key at all, out is zero and dout may hold
+/// anything.
 __device__ float uncovered_gradient(const SinkParams& params, float sink, int head, int64_t row) {
   float delta = params.delta != nullptr ? params.delta[row * params.num_heads_q + head] : 0.0f;
   for (int d = 0; params.delta == nullptr && d < params.head_dim_v; ++d) {

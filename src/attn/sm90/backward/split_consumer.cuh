@@ -82,10 +82,10 @@ struct DkConsumer : PieceConsumer<Traits> {
     ptx::pin_registers(dk);
   }
 
-  /// S dP | exponentials | dS | dK dQ | hand dQ over | S' dP' | ...
-  /// What waits for dS of the other warpgroup has dK before it. Once a piece of dQ is under way, the others follow
-  /// without a wait for anything but this warpgroup's matmuls and its writer: other CTAs may be waiting for them
-  /// (SplitWriter), and S', for one, waits for the other warpgroup. The loop is cut where nothing is in flight.
+  /// S dP | exponentials | dS | dK dQ | hand dQ over | S' dP' | ... What waits for dS of the other warpgroup has dK
+  /// before it. Once a piece of dQ is under way, the others follow and wait only for this warpgroup's matmuls and its
+  /// writer. Other CTAs may be waiting for them (SplitWriter), and S', for one, waits for the other warpgroup. The loop
+  /// is cut where nothing is in flight.
   __device__ __forceinline__ void run_steps(int32_t num_steps) {
     Scores s, dp;
     this->issue_scores(s);

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// As DqWriter, in deterministic calls, for sums that come in pieces of 32 columns: a turn holds for all pieces of a
-// step.
+// Writer like DqWriter, in deterministic calls, for sums in pieces of 32 columns: a turn covers all pieces of a step.
 #pragma once
 
 #include "attn/sm90/backward/dq_writer.cuh"

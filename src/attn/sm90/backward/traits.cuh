@@ -26,7 +26,7 @@ inline constexpr int kBlockN = 128;  // keys of a work tile, 64 for each of two 
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
-/// What a step asks of the consumers, in its message; several may hold.
+/// Flags of a step in its message to the consumers; several may hold.
 enum StepKind : int32_t {
   kStepPlain = 0,     ///< all of the tile is visible, or no query sees the work tile (WorkTile::num_steps)
   kStepStop = 1,      ///< no more work tiles
@@ -35,18 +35,18 @@ enum StepKind : int32_t {
   kStepAbsent = 8,    ///< with pairs: a work tile of an odd number of steps has no second one here
 };
 
-/// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction: of each
-/// row eight bfloat16, a multiple of lse (PrePostParams::lse_factor) and -delta as sums of three (24 bits), each
-/// followed by a zero.
+/// Row statistics of a query tile, which the tensor cores add to S and dP as further columns of the reduction. Each row
+/// has eight bfloat16. They are a multiple of lse (PrePostParams::lse_factor) and -delta, each as a sum of three (24
+/// bits) followed by a zero.
 inline constexpr int kStatsFloats = kBlockM * 4;
 
-/// What the consumers need to know about one query tile ("step"); written by the producer before it arrives on q_full.
+/// Message to the consumers about one query tile ("step"); written by the producer before it arrives on q_full.
 struct alignas(16) StepMessage {
   int32_t kind;  ///< a sum of StepKind
   int32_t work_tile_slot;
   int32_t q0;  ///< query of row 0 of the tile
   uint32_t covered[2];
-  // Of a masked step, see run_rows.cuh; rows are keys.
+  // Masked steps only, see run_rows.cuh; rows are keys.
   int32_t row_begin, row_end, slice_begin, slice_end;
   int32_t min_diag, max_diag, interval_begin;
   int32_t q_end;  ///< rows from here on are another tile's
@@ -66,9 +66,9 @@ inline constexpr int32_t kDqStop = -2;
 template <int kDimQk, int kDimV>
 inline constexpr bool kIsSplit = shape_class(kDimQk, kDimV).backward_split;
 
-/// Which columns of dq of a step each warpgroup computes, in groups of 8, and where they lie in an accumulator tile:
-/// first those of warpgroup 0, then those of warpgroup 1, of each 16 rows a warp, of these a column group after the
-/// other. Halves where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
+/// Columns of dq of a step that each warpgroup computes, in groups of 8, and their place in an accumulator tile.
+/// Warpgroup 0 comes first, then warpgroup 1; in each, 16 rows a warp, and of these one column group after the other.
+/// Halves where wgmma can start in the middle: inside a panel of 64 columns, or at its end.
 template <int kDimQk, bool kInPieces = (kDimQk > 128)>
 struct DqLayout {
   static constexpr int kGroups = kDimQk / 8;
@@ -79,16 +79,16 @@ struct DqLayout {
   static __host__ __device__ constexpr int side_floats(int side) { return num_groups(side) * 4 * kGroupFloats; }
   static __host__ __device__ constexpr int side_begin(int side) { return side == 0 ? 0 : side_floats(0); }
   static __host__ __device__ constexpr int side_of(int group) { return group < kGroups0 ? 0 : 1; }
-  /// Of a column group, in the part of the accumulator tile of `warp` of its warpgroup.
+  /// Place of a column group in the accumulator-tile part of `warp` of its warpgroup.
   static __host__ __device__ constexpr int place(int group, int warp) {
     const int side = side_of(group), in_side = side == 0 ? group : group - kGroups0;
     return side_begin(side) + (warp * num_groups(side) + in_side) * kGroupFloats;
   }
 };
 
-/// The same where dq of a step is handed over in pieces of 32 columns (LargeTraits): piece by piece, of each 16 rows a
-/// warp. A warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the panel in
-/// the middle, of which each has one half where both meet.
+/// Layout if dq of a step is handed over in pieces of 32 columns (LargeTraits): piece by piece, 16 rows a warp. A
+/// warpgroup has half of the pieces: kLead columns from the first of a panel on, and the rest from the shared middle
+/// panel.
 template <int kDimQk>
 struct DqLayout<kDimQk, true> {
   static constexpr int kGroups = kDimQk / 8;
@@ -102,7 +102,7 @@ struct DqLayout<kDimQk, true> {
   static __host__ __device__ constexpr int place(int group, int warp) {
     return group / 4 * kPieceFloats + warp * (kPieceFloats / 4) + group % 4 * (8 * 16);
   }
-  /// Of a warpgroup's `piece`th piece: the lead comes first, wherever its columns are.
+  /// First column of a warpgroup's `piece`th piece; the lead is first, wherever its columns are.
   static __device__ __forceinline__ uint32_t column_piece(uint32_t warpgroup, uint32_t head_split) {
     constexpr uint32_t kLeadPieces = kLead / 32;
     if (warpgroup == 0) return head_split;
@@ -112,7 +112,8 @@ struct DqLayout<kDimQk, true> {
   }
 };
 
-/// With kAnyDim head dimensions may be smaller than those of the class, as in the forward kernel.
+/// Configuration of the kernels. With kAnyDim head dims may be smaller than those of the class, as in the forward
+/// kernel.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT, bool kAnyDimT>
 struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   using Panels = PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN>;
@@ -148,11 +149,11 @@ struct Config : PanelSizes<kDimQkT, kDimVT, kBlockM, kBlockN> {
   static_assert(kShape.backward_at_once > 0);
 };
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT, bool kSoftcapT, bool kDeterministicT, bool kTurnsT = true>
 struct Traits : Config<ElementT, kHeadDimT, kHeadDimT, kSoftcapT, kDeterministicT, kTurnsT, false> {};
 
-/// For any head dimensions of the class.
+/// Traits for any head dims of the class.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT, bool kDeterministicT>
 struct AnyDimTraits : Config<ElementT, kDimQkT, kDimVT, kSoftcapT, kDeterministicT, true, true> {};
 
@@ -173,10 +174,10 @@ struct alignas(1024) Smem {
   // of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of step i - 3 was done: with
   // three buffers nothing else must be waited for. Pairs of steps have room for two only, and PairBarriers.
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kAtOnce * Traits::kBytesDs];
-  // What the keys have where the queries have their terms: of eight equal rows eight columns each, for lse, for delta,
-  // and zeros for the other eight columns of both.
+  // Operand of the keys for the queries' terms. Eight equal rows have eight columns each, for lse, for delta, and zeros
+  // for the other eight columns of both.
   alignas(128) uint32_t ones[3][32];
-  // Not near the end: a matmul reads 1 KB twice here (the other eight columns are the same), but memcheck takes every
+  // Not near the end of shared memory: a matmul reads 1 KB twice here, as the other eight columns. memcheck takes every
   // operand for contiguous, and would report the 1 KB behind the last stage (docs/design/gpu_backends.md).
   alignas(128) float stats[Traits::kStages][kStatsFloats];
   alignas(128) float dq[Traits::kAtOnce * Traits::kAccumTileFloats];

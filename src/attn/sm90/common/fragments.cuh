@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Fragments of wgmma: a warp holds 16 rows, a thread two of them (lane / 4, and 8 further), of which four lanes, a
+// Fragments of wgmma. A warp holds 16 rows, a thread two of them (lane / 4, and 8 further). The four lanes of a row, a
 // quad, hold two neighbouring columns each of every 8. Accumulator 4 j + 2 r + e is column 8 j + 2 (lane % 4) + e of
 // row r.
 #pragma once

@@ -19,8 +19,8 @@ __device__ __forceinline__ int32_t local_kv_row(const LocalKvParams& params, int
   return holds(local_range, first_key, num_keys) ? first_key + local_range.z : -1;
 }
 
-/// The same for one tile after the other: most lie where the last one did. `last`, in shared memory, is the calling
-/// thread's own, and begins as {0, 0, 0, 0}.
+/// Row of local K/V for consecutive tiles, most of which lie in the same range as the last one. `last`, in shared
+/// memory, is the calling thread's own, and begins as {0, 0, 0, 0}.
 __device__ __forceinline__ int32_t local_kv_row(const LocalKvParams& params, int4& last, int32_t first_key,
                                                 int32_t num_keys) {
   if (params.of_granule == nullptr) return -1;

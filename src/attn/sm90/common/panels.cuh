@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Tiles in shared memory lie in panels of 64 columns, with 128-byte rows and 128-byte swizzle. For exactly the head
-// dimension of its class a tile is one box, of all panels. For any other a box is one panel, since no box could leave
-// out the columns behind the last head_dim of a row and have those of a whole panel before: coordinates are columns of
-// the tensor, whose extent the map knows.
+// dimension of its class a tile is one box, of all panels. For any other head_dim a box is one panel. A box of several
+// panels could not both end at head_dim and fill a whole panel before. Coordinates are columns of the tensor, whose
+// extent the map knows.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int kPanelRowBytes = 128;
 inline constexpr int kSwizzleBytes = 8 * kPanelRowBytes;  // the swizzle repeats after 8 rows
 inline constexpr int kRows16Bytes = 16 * kPanelRowBytes;
 
-/// Of tiles of kRowsQ rows of Q and kRowsK rows of K and V.
+/// Panel sizes of tiles of kRowsQ rows of Q and kRowsK rows of K and V.
 template <int kDimQk, int kDimV, int kRowsQ, int kRowsK>
 struct PanelSizes {
   static constexpr int kPanelsQk = (kDimQk + kPanelColumns - 1) / kPanelColumns;
@@ -40,8 +40,8 @@ __device__ __forceinline__ constexpr uint32_t k16_offset(int k16) {
   return k16 / 4 * kPanelBytes + k16 % 4 * 32;
 }
 
-/// The operand of a product over the rows of a tile, whose 16 rows begin kRows16Bytes after those before; of more than
-/// a panel of columns, if panels are `panel_bytes` apart.
+/// Operand of a product over the rows of a tile; 16 rows begin kRows16Bytes after the 16 before. Several panels of
+/// columns must be `panel_bytes` apart.
 __device__ __forceinline__ uint64_t mn_major_operand(uint32_t address, uint32_t panel_bytes = 16) {
   return ptx::wgmma_descriptor(address, panel_bytes, kSwizzleBytes);
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// How a kernel waits for keys that other ranks send while it runs: one thread of a CTA watches the flags and tells the
-// thread that issues TMA loads through a word in shared memory, so that the latter, short of registers, only reads.
+// How a kernel waits for awaited keys. One thread of a CTA polls the flags and informs the thread that issues TMA loads
+// through a word in shared memory. So the latter, short of registers, only reads.
 #pragma once
 
 #include "attn/gpu/ready_flags.hpp"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Rings of stages in shared memory, between a producer and its consumers. A stage has a full and an empty mbarrier. Who
-// reads entry i waits on full with the phase of i, who writes it on empty with the other one, so that the first writers
+// Rings of stages in shared memory, between a producer and its consumers. A stage has a full and an empty mbarrier. The
+// reader of entry i waits on full with the phase of i, its writer on empty with the other phase. So the first writers
 // find every stage empty without an arrival.
 #pragma once
 
@@ -27,7 +27,7 @@ struct RingPosition {
   __device__ __forceinline__ uint32_t parity() const { return phase; }
 };
 
-/// The same in one register.
+/// Stage and phase of a ring, in one register.
 template <int kStages>
 struct RingCount {
   static_assert((kStages & (kStages - 1)) == 0);

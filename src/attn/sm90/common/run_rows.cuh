@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a message says of a run of the tile list, so that consumers find which interval each row of their tile sees: in
-// closed form (a band of diagonals of one slice), or where the intervals of the rows are listed.
+// The part of a message by which consumers find the interval of each row of their tile in a key range. It is in closed
+// form (a band of diagonals of one slice), or the place of the rows' listed intervals.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tangram::sm90 {
 
-// A message holds the fields that are named here. They are no struct of their own because the compiler would then no
-// longer know how they are aligned, and store one word at a time.
+// A message holds the fields that are named here. They are no struct of their own, because the compiler would lose
+// their alignment and store one word at a time.
 
 /// Puts a run into a message.
 template <typename Message>
@@ -25,8 +25,8 @@ __device__ __forceinline__ void describe_run(Message& message, const TileRange& 
   message.interval_begin = run.interval_begin;
 }
 
-/// In closed form (interval_begin < 0) `row` in [row_begin, row_end) sees [interval_begin_of(row),
-/// interval_end_of(row)), others nothing.
+/// Visible keys of a row. In closed form (interval_begin < 0) `row` in [row_begin, row_end) sees
+/// [interval_begin_of(row), interval_end_of(row)), others nothing.
 template <typename Message>
 __device__ __forceinline__ int32_t interval_begin_of(const Message& message, int32_t row) {
   return max(message.slice_begin, row + message.min_diag);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What is fixed at compile time for each class of head dimensions, one row each: kernels, and the host code that cuts
-// masks into their tiles, read the same table. A new class is a row here, its instances and its tests.
+// Compile-time shapes of each class of head dims, one row each. Kernels, and the host code that cuts masks into their
+// tiles, read the same table. A new class is a row here, its instances and its tests.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace tangram::sm90 {
 
-/// Of the forward kernel: work tiles of 64 packed rows a warpgroup, steps of so many keys (fewer with softcap, whose
-/// tanh needs registers). A thread of a service warp and of a consumer have so many registers; K has more stages than V
-/// if a step keeps K until lazy rescaling needs no recomputation, and there is no room for both.
+/// Shape of the forward kernel: work tiles of 64 packed rows a warpgroup, keys of a step, registers of a service and of
+/// a consumer thread. With softcap, whose tanh needs registers, a step has fewer keys. K has more stages than V if a
+/// step keeps K until lazy rescaling needs no recomputation, and there is no room for both.
 struct ForwardShape {
   int warpgroups = 0;
   int keys = 0;
@@ -25,8 +25,8 @@ struct ForwardShape {
   int stages_q = 0;
   int stages_k = 0;
   int stages_v = 0;
-  // Steps do not look for maxima before they see that they should have, and keep K for that: for classes whose
-  // exponentials are scarce and whose K has room to wait.
+  // Lazy rescaling: steps look for maxima only if a sum shows that they must, and keep K for that. For classes whose
+  // exponentials are scarce and whose K can wait.
   bool lazy_rescale = false;
 };
 
@@ -41,21 +41,20 @@ struct ShapeClass {
   // Where there are kManyRows and no multiprocessor waits long for the last work tile of another; without warpgroups as
   // where there are fewer.
   ForwardShape forward_many = {};
-  // Kernels for exactly these dimensions can gather runs (src/schedule/gather_runs.hpp), with work tiles of their own
-  // where those of `forward` have rows for which blocks are rarely whole, or their threads no registers for it; without
-  // warpgroups with the same.
+  // Kernels for exactly these dimensions can gather runs (src/schedule/gather_runs.hpp). They have work tiles of their
+  // own if those of `forward` rarely have whole blocks or too few registers. 0 warpgroups: those of `forward`.
   bool gathers = false;
   ForwardShape forward_gathered = {};
-  // Backward: steps of 64 queries that consumers take at once, without softcap. Large: dq leaves in pieces, through
-  // what shared memory is left (LargeTraits), with so many stages of Q and dout; split: dk and dq by one kernel and dv
-  // by another, since registers do not hold dk and dv.
+  // Backward: steps of 64 queries that consumers take at once, without softcap. Large: dq leaves in pieces, through the
+  // remaining shared memory (LargeTraits), with this many stages of Q and dout. split: one kernel for dk and dq and one
+  // for dv, since registers do not hold dk and dv.
   int backward_at_once = 1;
   bool backward_large = false;
   bool backward_split = false;
   int backward_stages = 0;
 };
 
-/// In the order in which a class is looked for.
+/// Classes of head dims, in search order.
 inline constexpr ShapeClass kShapeClasses[] = {
     // Exponentials take longer than products, as long with 64: a third warpgroup keeps both busy.
     {.head_dim = 32,
@@ -191,7 +190,7 @@ constexpr bool has_exact_kernels(int head_dim, int head_dim_v) {
 /// Rows of queries times heads from which forward_many is taken: six of its work tiles a multiprocessor.
 inline constexpr int64_t kManyRows = 150'000;
 
-/// Of dimensions that have a class.
+/// Forward shape of dimensions that have a class.
 constexpr const ForwardShape& forward_shape(int head_dim, int head_dim_v, ForwardWorkTiles work_tiles) {
   const ShapeClass& row = shape_class(head_dim, head_dim_v);
   if (work_tiles == ForwardWorkTiles::kMany && row.forward_many.warpgroups > 0) return row.forward_many;
@@ -211,8 +210,8 @@ constexpr bool aligns_work_tiles(int head_dim, int head_dim_v) {
   return row.forward_gathered.warpgroups > 0 && row.forward.warpgroups > row.forward_gathered.warpgroups;
 }
 
-/// Whether there are kernels for exactly these dimensions that fetch the runs of a work tile ahead (FetchingTraits):
-/// where one thread loads keys and writes messages, which else waits for each.
+/// Whether there are kernels for exactly these dimensions that fetch the runs of a work tile ahead (FetchingTraits).
+/// They exist if one thread loads keys and writes messages; it would otherwise wait for each run.
 constexpr bool fetches_runs(int head_dim, int head_dim_v) {
   return gathers_runs(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).forward.warpgroups == 2;
 }
@@ -233,8 +232,8 @@ constexpr bool packs_any_heads(int head_dim, int head_dim_v) {
   return has_exact_kernels(head_dim, head_dim_v) && shape_class(head_dim, head_dim_v).forward.warpgroups == 3;
 }
 
-/// Whether backward calls add dq from registers, to sums that are zeroed before whatever the lists say: without turns,
-/// where shared memory has no room for dq of a step.
+/// Whether backward calls add dq from registers, to sums that are zeroed before. Without turns, if shared memory has no
+/// room for dq of a step.
 constexpr bool adds_dq_from_registers(int head_dim, int head_dim_v, bool deterministic) {
   return shape_class(head_dim, head_dim_v).backward_large && !deterministic;
 }

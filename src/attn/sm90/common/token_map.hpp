@@ -9,7 +9,7 @@
 
 namespace tangram::sm90 {
 
-/// As cuda::make_token_map, for the parameters of a kernel.
+/// Like cuda::make_token_map, for the parameters of a kernel.
 inline TensorMap token_map(const ConstTensorView& view, const cuda::TokenBox& box, bool heads_first) {
   const CUtensorMap map = cuda::make_token_map(view, box, heads_first);
   TensorMap result;

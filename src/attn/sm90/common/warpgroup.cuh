@@ -16,9 +16,8 @@ __device__ __forceinline__ void publish_writes(uint32_t barrier) {
   ptx::named_barrier_sync(barrier, 128);
 }
 
-/// Turns of the consumer warpgroups to queue matmuls, in a circle: while one feeds the tensor cores, the others have
-/// time for exponentials. kFirst is the first of as many named barriers. Before the first turn some thread must pass
-/// it.
+/// Turns of the consumer warpgroups to queue matmuls, in a circle. While one feeds the tensor cores, the others have
+/// time for exponentials. Before the first turn some thread must pass it.
 template <uint32_t kFirst>
 struct PingPong {
   static constexpr uint32_t kThreads = 256;  // of who passes and who takes

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup of the forward kernel holds for its 64 packed rows, and its two matmuls, S = Q K^T and
-// O += P V: where their operands lie, what must have arrived, who is told when they are done. And the end of a work
-// tile, whose rows leave.
+// State of a consumer warpgroup of the forward kernel for its 64 packed rows, and its two matmuls, S = Q K^T and O += P
+// V. It says where operands are, which barriers they wait for, and which they arrive at. And the end of a work tile,
+// whose rows leave.
 #pragma once
 
 #include "attn/sm90/common/warpgroup.cuh"
@@ -25,8 +25,8 @@ struct ConsumerBase {
   static constexpr int kGroups16 = kBlockN / 16;
   static constexpr int kNarrow = 32;  // keys of the narrow matmuls at the ends of runs
   static constexpr int kConsumers = Traits::kConsumers;
-  // Named barriers, one for each warpgroup: its turn to feed the tensor cores, its rows of shared memory are written,
-  // it agrees on making scores again.
+  // Named barriers, one for each warpgroup: its ping-pong turn, its rows of shared memory are written, it agrees on
+  // lazy rescaling.
   using Turn = PingPong<1>;
   static constexpr uint32_t kWriteBarrier = 1 + kConsumers;
   static constexpr uint32_t kRedoBarrier = kWriteBarrier + kConsumers;
@@ -35,8 +35,8 @@ struct ConsumerBase {
   ForwardSmem<Traits>& smem;
   const int warpgroup;  // counted from 0
   const int lane;
-  // V is that of the pending step, the next to be multiplied: while it is pending, its number is that of the step at
-  // hand, since the producer begins with the V of no step.
+  // V belongs to the pending step, the next to be multiplied. While it is pending its number is that of the current
+  // step, since the producer begins with a V of no step.
   Rings<Traits> rings;
 
   float o[Traits::kDimV / 2];
@@ -77,9 +77,9 @@ struct ConsumerBase {
   __device__ __forceinline__ void ping_pong_wait() { Turn::take(warpgroup); }
   __device__ __forceinline__ void ping_pong_arrive() { Turn::pass_to(warpgroup + 1 == kConsumers ? 0 : warpgroup + 1); }
 
-  // Descriptors in uniform registers: the compiler must know that a stage is the same in the whole warp, and that the
-  // upper half of a descriptor is a constant. With three consumers only in plain steps (kPlain): elsewhere it would
-  // rather spill.
+  // Descriptors in uniform registers. The compiler must know that a stage is uniform in the warp, and that the upper
+  // half of a descriptor is constant. With three consumers only in plain steps (kPlain): elsewhere it would rather
+  // spill.
   static __device__ __forceinline__ int uniform(int stage) {
     return kConsumers == 2 ? __shfl_sync(0xffffffff, stage, 0) : stage;
   }
@@ -169,7 +169,7 @@ struct ConsumerBase {
     return __shfl_sync(0xffffffff, smem.step[rings.k_stage()].word[warpgroup], 0);
   }
 
-  /// Of WorkTileRows of the work tile that is to be ended: the one at hand, or with more stages of Q the one before.
+  /// WorkTileRows of the work tile to be ended: the current one, or with several stages of Q the one before.
   __device__ __forceinline__ const WorkTileRows<Traits::kSplitKv>& open_work_tile() const {
     return smem.work_tiles[Traits::kSingleStageQ ? rings.work_tile() : rings.work_tile() ^ 1];
   }
@@ -193,8 +193,8 @@ struct ConsumerBase {
     o_started = false;
   }
 
-  /// Frees the Q stage of the work tile that finish_rows() has stored from it; with one stage before that, once all
-  /// scores of the work tile at hand have been made.
+  /// Frees the Q stage of the work tile that finish_rows() has stored from it. With one stage this happens earlier,
+  /// once all scores of the current work tile have been made.
   __device__ __forceinline__ void release_q() {
     if (!rings.work_tile_open()) return;
     if constexpr (Traits::kSingleStageQ) {

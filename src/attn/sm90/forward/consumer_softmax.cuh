@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Masks and online softmax of a consumer warpgroup of the forward kernel: which scores its rows see, references in the
-// place of maxima (docs/design/forward_sm90.md, "Softmax without maxima"), and lazy rescaling of scores that were
-// exponentiated without.
+// Masks and online softmax of a consumer warpgroup of the forward kernel: which scores its rows see, references instead
+// of maxima, and lazy rescaling. See docs/design/forward_sm90.md, "Softmax without maxima".
 #pragma once
 
 #include "attn/sm90/forward/consumer_base.cuh"
@@ -86,8 +85,8 @@ struct ConsumerSoftmax : ConsumerBase<Traits> {
     for (int i = 0; i < Traits::kDimV / 2; ++i) o[i] *= rescale[(i / 2) % 2];
   }
 
-  /// Softmax of the scores of kN keys from row 16 * begin16 of the tile on, with care for the maxima; true when o must
-  /// be multiplied by `rescale`. With kFresh these are the work tile's first scores.
+  /// Online softmax of the scores of kN keys from row 16 * begin16 of the tile on. Returns true if o must be multiplied
+  /// by `rescale`. With kFresh these are the work tile's first scores.
   template <int kN, bool kFresh>
   __device__ __forceinline__ bool apply_softmax(float (&s)[kN / 2], uint32_t word, int begin16, float (&rescale)[2]) {
     mask_window<kN>(s, word, begin16, rings.k_stage());

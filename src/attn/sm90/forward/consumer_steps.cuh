@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The ways in which a consumer warpgroup of the forward kernel takes a step, each a pipeline of its own: the scores of
-// a step are made beside the product of the step before with V, while another warpgroup exponentiates.
+// The ways in which a consumer warpgroup of the forward kernel takes a step, each a pipeline of its own. The scores of
+// a step overlap the product of the step before with V, while another warpgroup exponentiates.
 //
 //   careful   looks for maxima: the first steps of a work tile, all with softcap or max_logits, and where no whole
 //             tile is pending
@@ -33,8 +33,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   __device__ ConsumerSteps(const ForwardParams& params_in, ForwardSmem<Traits>& smem_in) : Base(params_in, smem_in) {}
 
   /// One step of which this warpgroup sees at most kN keys, with care for the maxima; returns the next step's word. No
-  /// product is pending, or with kNewWorkTile that of the last step of the work tile before, of kPendingN keys, which
-  /// is finished on the way.
+  /// product is pending. With kNewWorkTile the product of the last step of the previous work tile, of kPendingN keys,
+  /// is pending and finished on the way.
   template <int kPendingN, int kN>
   __device__ __forceinline__ uint32_t online_softmax_step(uint32_t word) {
     constexpr bool kNewWorkTile = kPendingN > 0;
@@ -71,8 +71,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
     return next;
   }
 
-  /// Without lazy rescaling: moves the references, exponentiates, and waits for the pending product, which is in
-  /// flight; K of `stage` is free once the maxima are known. Returns the next step's word.
+  /// Softmax without lazy rescaling: moves the references, exponentiates, and waits for the pending product, which is
+  /// in flight. K of `stage` is free once the maxima are known. Returns the next step's word.
   template <int kN>
   __device__ __forceinline__ uint32_t look_once(float (&s)[kN / 2], float (&row_sum)[2]) {
     float rescale[2] = {1.0f, 1.0f};
@@ -80,8 +80,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
     arrive(&smem.k_empty[rings.k_stage()]);
     exponentiate(s, state, params.exp_scale, row_sum);
     rings.advance_k();
-    // The sums of exponentials are not negative. That they enter the wait keeps the exponentials above it, and so above
-    // the one for the product behind it, which ptxas would move over those of its own block.
+    // The sums of exponentials are not negative. As operands of the wait they keep the exponentials above it. ptxas
+    // would otherwise move them below the wait for the next product.
     const uint32_t next = this->fetch_word(row_sum[0] + row_sum[1] == -1.0f);
     ptx::wgmma_wait<0>();
     if (moved) this->rescale_output(rescale);
@@ -89,8 +89,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   }
 
   /// A step in which every row has a reference already and a whole tile is pending. It is taken without looking for
-  /// maxima: should a score exceed its reference by much, the sum of the exponentials shows it (infinity included), and
-  /// the scores are made again and treated with care. For that K is kept until then.
+  /// maxima. If a score exceeds its reference by much, the sum of the exponentials shows it (infinity included). Then
+  /// the scores are made again with an online softmax step. For that K is kept until then.
   template <int kN>
   __device__ __forceinline__ uint32_t steady_step(uint32_t word) {
     const int begin16 = min(window_begin16(word), kGroups16 - kN / 16);
@@ -113,8 +113,8 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
     const int stage = rings.k_stage();
     rings.advance_k();
     const uint32_t next = this->fetch_word();
-    // The wait stands in both branches because ptxas moves one that it finds in the block of the exponentials above
-    // them, and the product with V would no longer run under the softmax.
+    // The wait stands in both branches: ptxas would move a wait in the block of the exponentials above them. The
+    // product with V would then no longer overlap the softmax.
     if (this->must_redo(row_sum)) {
       ptx::wgmma_wait<0>();
       this->template redo_softmax<kN>(s, word, begin16, stage, row_sum);
@@ -138,9 +138,9 @@ struct ConsumerSteps : ConsumerSoftmax<Traits> {
   /// The whole unmasked tile without flags.
   static constexpr uint32_t kPlainWord = (kGroups16 << 8) | kStepSteady;
 
-  /// The steps that most of the time goes into: steady ones with kPlainWord, `word` being the first, a whole tile
-  /// being pending; returns the word after them. Probabilities are packed as they are made, which needs the pending
-  /// product to be done half-way.
+  /// The steps that take most of the time: steady ones with kPlainWord, with a whole tile pending. `word` is the first
+  /// step's; returns the word after them. Probabilities are packed as they are made, which needs the pending product to
+  /// be done half-way.
   __device__ __forceinline__ uint32_t plain_steps(uint32_t word) {
     do {
       float s[kBlockN / 2];

@@ -32,7 +32,7 @@ __device__ __forceinline__ float sink_lse(const ForwardParams& params, int64_t r
 }
 
 /// Writes the warpgroup's rows of accumulators, multiplied by the factor of their row, to shared memory in the element
-/// type: panels of 128-byte rows with 128-byte swizzle, kPanelBytesQ apart.
+/// type. Panels of 128-byte rows with 128-byte swizzle are kPanelBytesQ apart.
 template <typename Traits>
 __device__ __forceinline__ void stage_rows(unsigned char* staging, const float (&o)[Traits::kDimV / 2],
                                            const float (&factor)[2]) {
@@ -70,8 +70,8 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&words)[4]) {
   }
 }
 
-/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in the element type, if it is `valid`:
-/// 16 bytes a lane, 64 the four lanes of a row.
+/// Stores one row of accumulators (those of `half`), multiplied by `factor`, in the element type, if it is `valid`. A
+/// lane stores 16 bytes, the four lanes of a row 64.
 template <typename Traits>
 __device__ __forceinline__ void store_row(typename Traits::Element* row, const float (&o)[Traits::kDimV / 2], int half,
                                           float factor, bool valid, int32_t head_dim_v) {
@@ -119,8 +119,8 @@ __device__ __forceinline__ void atomic_max(float* place, float value) {
   }
 }
 
-/// What merging with sinks and an earlier part makes of a row's lse; multiplies the factor of its accumulators and
-/// gives that of what is in out.
+/// Combines a row's lse with sinks and an earlier part. Multiplies the factor of its accumulators and returns the
+/// factor of the stored out.
 __device__ __forceinline__ float merged_lse(const ForwardParams& params, float lse, int64_t row, int32_t head,
                                             float& factor, float& previous_factor) {
   float total = lse;
@@ -160,7 +160,7 @@ __device__ __forceinline__ RowPlace row_place(const ForwardParams& params,
           local_row < work_tile.num_rows};
 }
 
-/// What a thread's two rows of accumulators, and of what is in out already, must be multiplied by.
+/// Factors of a thread's two rows of accumulators, and of the stored out.
 struct RowFactors {
   float accumulated[2];
   float previous[2];
@@ -241,8 +241,8 @@ __device__ __forceinline__ void copy_rows(const ForwardParams& params, const Wor
   ptx::named_barrier_sync(barrier, 128);
 }
 
-/// Stores the rows of a warpgroup: out is on its way from `staging`, the warpgroup's part of the work tile's Q stage,
-/// by bulk stores of its first thread; or written, if in float32.
+/// Stores the rows of a warpgroup. Bulk stores of its first thread copy out from `staging`, the warpgroup's part of the
+/// work tile's Q stage; float32 rows are written directly.
 template <typename Traits>
 __device__ __forceinline__ void store_rows(const ForwardParams& params, const WorkTileRows<Traits::kSplitKv>& work_tile,
                                            const RowFactors& factors, const float (&o)[Traits::kDimV / 2],

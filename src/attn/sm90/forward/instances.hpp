@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side: for
-// exactly the head dimension of a class one for each element type, for whole tiles, parts of them, both with any
-// number of heads, and gathered runs;
-// for any of a class one.
+// Entry points of the compiled kernels, each in a translation unit of its own, so that they compile side by side. For
+// exactly the head dim of a class there is one for each element type: whole tiles, split-KV, both with any GQA ratio,
+// gathered runs. For any head dim of a class there is one.
 #pragma once
 
 #include "attn/sm90/forward/launch.hpp"

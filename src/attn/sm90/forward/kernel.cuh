@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The forward kernel: out and lse of every work tile, by a persistent grid of one CTA a multiprocessor, launched with
-// Traits::kThreads threads and sizeof(ForwardSmem) bytes. C consumer warpgroups: 2 or 3 (ForwardShape). Why it is
-// built so: docs/design/forward_sm90.md.
+// The forward kernel computes out and lse of every work tile. Persistent grid of one CTA a multiprocessor,
+// Traits::kThreads threads, sizeof(ForwardSmem) bytes. C consumer warpgroups: 2 or 3 (ForwardShape). Why it is built
+// so: docs/design/forward_sm90.md.
 //
 // Warp roles                                                                           registers, C = 2 (3)
 //   warpgroup 0, thread 0    Producer: walks the runs of a work tile, TMA loads, messages    40 (32)
@@ -22,8 +22,8 @@
 //   v_empty[stage]           4 C consumer warps        it has been multiplied
 //   work_full[slot]          1                         the scheduler has written a work tile
 //   work_empty[slot]         1, 2 (kMetadataWarp)      its walkers have finished it
-// Named barriers, one for each warpgroup: from 1 on its turn (PingPong); from C + 1 its zeros in V, or its rows of out,
-// are written; from 2 C + 1 it agrees on lazy rescaling.
+// Named barriers, one for each warpgroup. From 1 on: its turn (PingPong). From C + 1: its zeros in V, or its rows of
+// out, are written. From 2 C + 1: it agrees on lazy rescaling.
 //
 // Shared memory (ForwardSmem)
 //   q                        kStagesQ tiles of 64 C rows; with more than one the rows of out leave from there

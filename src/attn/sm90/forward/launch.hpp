@@ -11,7 +11,7 @@
 
 namespace tangram::sm90 {
 
-/// What selects a compiled kernel.
+/// Selects a compiled kernel.
 struct ForwardVariant {
   bool half = false;   ///< float16 instead of bfloat16
   int head_dim = 128;  ///< with head_dim_v, of a shape class
@@ -27,15 +27,16 @@ struct ForwardVariant {
 /// Launches the variant with `num_ctas` persistent CTAs. Throws CudaError naming the kernel.
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream);
 
-/// The same for a list with gathered runs, not of parts, of head dims whose class gathers.
+/// Launches the kernel for lists with gathered runs, without split-KV, for head dims whose class gathers.
 void launch_gathered(const ForwardVariant& variant, const GatheredParams& params, int num_ctas, cudaStream_t stream);
 
-/// Loads the kernel of launch_merge(). Else its first launch would wait for the kernel that it follows, and with it the
-/// calling thread, from which that one may need something (keys that the host is to send). Throws CudaError.
+/// Loads the kernel of launch_merge(). Otherwise its first launch would wait for the kernel before it, and so would the
+/// calling thread. That kernel may need something from this thread (keys that the host is to send). Throws CudaError.
 void load_merge(bool half, int head_dim, int head_dim_v);
 
-/// Merges the parts of query tiles into out and lse of `params`, with its sinks and the earlier part that it continues,
-/// in the order of the parts. To follow the launch of the variant with parts. Throws CudaError naming the kernel.
+/// Combines the split-KV parts of query tiles into out and lse of `params`, in the order of the parts. Sinks and the
+/// earlier part that it continues are included. To follow the launch of the variant with parts. Throws CudaError naming
+/// the kernel.
 void launch_merge(const ForwardVariant& variant, const ForwardParams& params, const MergeParams& merge,
                   cudaStream_t stream);
 

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kMergeThreads)
   merge_rows<Element, kHeadDim / 4, 1>(params, merge, kHeadDim);
 }
 
-/// For any head_dim of v: a warp for each (row, head).
+/// Combine kernel for any head_dim of v: a warp for each (row, head).
 template <typename Element>
 __global__ void __launch_bounds__(kMergeThreads)
     merge_any_dim_kernel(const __grid_constant__ ForwardParams params, const __grid_constant__ MergeParams merge) {

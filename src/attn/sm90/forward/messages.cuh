@@ -10,7 +10,7 @@
 
 namespace tangram::sm90 {
 
-/// What the consumers need to know about one K tile ("step"); written by the producer before it arrives on k_full.
+/// Message to the consumers about one K tile ("step"); written by the producer before it arrives on k_full.
 struct alignas(16) StepMessage {
   uint32_t word[3];   ///< one for each warpgroup: its window, StepKind, the groups of keys to be masked
   int32_t k0;         ///< key of row 0 of the tile
@@ -35,8 +35,8 @@ struct alignas(16) WorkTileRows<true> {
   int32_t part_row;  ///< where the rows go in the workspace
 };
 
-/// What a step is to a warpgroup; several may hold. With nothing but kStepSteady, the window a whole tile and no group
-/// to be masked it is a plain step (ConsumerSteps).
+/// Flags of a step for a warpgroup; several may hold. With nothing but kStepSteady, the window a whole tile and no
+/// group to be masked it is a plain step (ConsumerSteps).
 enum StepKind : uint32_t {
   kStepNone = 0,
   kStepSteady = 1u << 16,  ///< every row of the warpgroup sees some key of the window
@@ -46,9 +46,9 @@ enum StepKind : uint32_t {
   kStepStop = 1u << 21,    ///< no more work tiles
 };
 
-// A step word: bits 0-7 and 8-15 are the window of the tile that the warpgroup works on, rows [16 * begin16, 16 *
-// (begin16 + count16)) (count16 == 0: it sees nothing), then StepKind; bits 24-31 are the groups of 16 keys in which
-// the row intervals cut something off.
+// A step word. Bits 0-7 and 8-15: the window of the tile on which the warpgroup works, rows [16 * begin16, 16 *
+// (begin16 + count16)); count16 == 0: it sees nothing. Then StepKind. Bits 24-31: the groups of 16 keys in which row
+// intervals mask something.
 inline constexpr int kStepMaskShift = 24;
 __device__ __forceinline__ uint32_t pack_window(int begin16, int count16) {
   return static_cast<uint32_t>(begin16) | (static_cast<uint32_t>(count16) << 8);
@@ -67,7 +67,8 @@ struct alignas(16) WorkMessage {
 };
 static_assert(sizeof(WorkMessage) == 80);
 
-/// What the query rows of one warpgroup see of a run: something of [see_begin, see_end), all of [full_begin, full_end).
+/// Keys of a run that the query rows of one warpgroup see: something of [see_begin, see_end), all of [full_begin,
+/// full_end).
 struct alignas(16) SeenKeys {
   int32_t see_begin, see_end, full_begin, full_end;
 };

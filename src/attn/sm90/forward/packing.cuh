@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // Which query row and which head a row of a tile is. The query heads of a group share the tile: packed row r is query
-// row r / pack of head r % pack. Pack is a power of two, a shift, unless Traits::kAnyGqaRatio: then it is any other
-// number, ForwardParams::packing says which, and the last rows of a tile may be unused.
+// row r / pack of head r % pack. Pack is a power of two, a shift, unless Traits::kAnyGqaRatio. Then it is
+// ForwardParams::packing, any other number, and the last rows of a tile may be unused.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace tangram::sm90 {
 
-/// With Traits::kAnyGqaRatio.
+/// Query heads of a tile, with Traits::kAnyGqaRatio.
 __device__ __forceinline__ int32_t heads_of_tile(const ForwardParams& params) {
   return static_cast<int32_t>(params.packing & 0xffff);
 }

@@ -19,8 +19,8 @@ enum class OutType : int32_t { kInput = 0, kFloat32 = 1 };
 inline constexpr int kPackingShift = 15;
 constexpr uint32_t packing_of(uint32_t pack) { return ((uint32_t{1} << kPackingShift) + pack - 1) / pack << 16 | pack; }
 
-/// Strides are in elements. Rows of q and out belong to [seqlen_q, num_heads_q, head_dim], lse is [seqlen_q,
-/// num_heads_q]; heads are grouped into `num_groups` groups of `pack` consecutive query heads that share a key head.
+/// Strides are in elements. Shapes: q and out [seqlen_q, num_heads_q, head_dim], lse [seqlen_q, num_heads_q]. There are
+/// `num_groups` groups of `pack` consecutive query heads that share a K/V head.
 struct ForwardParams {
   TensorMap q_map;
   TensorMap k_map;
@@ -65,9 +65,9 @@ struct ForwardParams {
   const int32_t* work_tile_groups;  ///< null, or of each work tile its head group: then `num_groups` is 1
 };
 
-/// Of lists with gathered runs.
+/// Parameters for lists with gathered runs.
 struct GatheredParams : ForwardParams {
-  /// Of k and v in this order: boxes of one panel and 16 keys, and of 64 keys.
+  /// Tensor maps of k and v, in this order: boxes of one panel and 16 keys, and of 64 keys.
   TensorMap maps[2][2];
   TensorMap local_kv_maps[2][2];
   const int32_t* groups;  ///< schedule::GatheredList::groups

@@ -9,14 +9,14 @@
 
 namespace tangram::sm90 {
 
-/// The step whose probabilities wait for their product with V: of how many keys that is (0: none waits), where its
-/// window begins, and how many rows of its V are valid.
+/// The step whose probabilities wait for their product with V: its number of keys (0: none waits), the begin of its
+/// window, and its valid rows of V.
 template <int kBlockN, bool kPacked>
 struct PendingStep {
-  // The producer begins with a V that belongs to no step, so that the very first work tile takes the path of all others
-  // and finds its instructions only once.
+  // The producer begins with a V that belongs to no step. So the very first work tile takes the path of all others,
+  // whose instructions then exist once.
   int32_t keys_ = kBlockN, begin16_ = 0, v_valid_ = kBlockN;
-  /// The same in the whole warp, as the shuffle tells the compiler.
+  /// Keys of the step; the shuffle tells the compiler that they are uniform in the warp.
   __device__ __forceinline__ int32_t uniform_keys() const { return __shfl_sync(0xffffffff, keys_, 0); }
   __device__ __forceinline__ int32_t begin16() const { return begin16_; }
   __device__ __forceinline__ int32_t v_valid() const { return v_valid_; }
@@ -28,7 +28,7 @@ struct PendingStep {
   __device__ __forceinline__ void clear() { keys_ = 0; }
 };
 
-/// The same in one register, with room for whether the steps before leave every row with a reference.
+/// PendingStep in one register, with a bit for whether the steps before leave every row with a reference.
 template <int kBlockN>
 struct PendingStep<kBlockN, true> {
   static constexpr uint32_t kSteady = 1u << 24;
@@ -43,7 +43,7 @@ struct PendingStep<kBlockN, true> {
   }
   __device__ __forceinline__ void clear() { word &= ~0xffu; }
   __device__ __forceinline__ bool steady() const { return word & kSteady; }
-  /// The same where there is no register for what the compiler would rather keep than look for again.
+  /// steady(), recomputed: keeps the compiler from holding it in a register that is not free.
   __device__ __forceinline__ bool steady_again() const {
     uint32_t again = word;
     ptx::make_opaque(again);

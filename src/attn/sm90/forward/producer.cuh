@@ -127,8 +127,8 @@ struct Producer {
   static __device__ __forceinline__ int32_t num_groups(int32_t k0, int32_t k_end) {
     return min(k_end - k0, Traits::kBlockN) / 16;
   }
-  /// What a lane loads of a step of a gathered run, whose groups of 16 keys are `count` entries of params.groups, a
-  /// lane each: the first key of its box, ~key if that is of 64 keys, or kNoBox.
+  /// Load of a lane in a step of a gathered run, whose groups of 16 keys are `count` entries of params.groups, one a
+  /// lane. Returns the first key of its box, ~key for a box of 64 keys, or kNoBox.
   __device__ __forceinline__ int32_t find_box(int32_t entry, int32_t count) const {
     const auto lane = static_cast<int32_t>(kFewRegisters ? ptx::read_thread_index() : threadIdx.x);
     const uint32_t four = __ballot_sync(0xffffffff, entry < 0 && lane + 4 <= count);
@@ -162,7 +162,7 @@ struct Producer {
       ptx::tma_load_4d(tile + panel * Traits::kPanelBytesK + place, map, full, 0, row < 0 ? key : row, panel, kv_head);
     }
   }
-  /// As load_k and what follows it, of a step of a gathered run.
+  /// Like load_k and the code after it, for a step of a gathered run.
   __device__ __forceinline__ void load_gathered(const WorkMessage& work, int32_t entry, int32_t count, int32_t kv_head,
                                                 bool first_of_work_tile) {
     const int32_t box = find_box(entry, count);

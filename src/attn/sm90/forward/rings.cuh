@@ -41,8 +41,8 @@ struct Rings {
   __device__ __forceinline__ void make_uniform() {}
 };
 
-/// The same in one register: rings of powers of two, and as many stages of V as of K, so that two counts say all, that
-/// of the work tile in the lowest bits.
+/// Rings in one register. Stage counts are powers of two and equal for K and V, so that two counts are enough. The
+/// count of work tiles has the lowest bits.
 template <typename Traits>
 struct Rings<Traits, true> {
   static constexpr uint32_t kWorkTileRows = 2, kWorkTiles = 2 * Traits::kStagesQ, kOpen = kWorkTiles,

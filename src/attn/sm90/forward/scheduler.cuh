@@ -10,8 +10,8 @@
 
 namespace tangram::sm90 {
 
-/// Order of work: sections of head groups whose K and V share the L2 cache; in a section by work tile (longest first),
-/// the groups innermost, so that CTAs that run together read the same keys.
+/// Order of work: sections of head groups whose K and V share the L2 cache. In a section by work tile, longest first,
+/// head groups innermost, so that CTAs that run together read the same keys.
 __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t ticket, int32_t* work_tile,
                                             int32_t* group) {
   const int32_t section_size = params.num_work_tiles * params.groups_per_section;
@@ -23,8 +23,8 @@ __device__ __forceinline__ void locate_work(const ForwardParams& params, int32_t
   *group = first_group + in_section - *work_tile * groups;
 }
 
-/// Draws tickets and puts the work tiles, with their first run, into the work ring. One thread. A ticket is drawn as
-/// late as hides the way to its work tile, when the producer begins the work tile before: one drawn earlier would wait
+/// Draws tickets and puts the work tiles, with their first run, into the work ring. One thread. A ticket is drawn when
+/// the producer begins the previous work tile: just early enough to hide its latency. A ticket drawn earlier would wait
 /// for this CTA while others run out of work. The first is not drawn: its work tile is on its way before the kernels
 /// that this one depends on have ended.
 template <typename Traits>

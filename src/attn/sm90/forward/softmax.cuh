@@ -26,8 +26,8 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-/// Sets scores of the 16 columns from 16 * group on that lie outside [begin, end) of either row to minus infinity;
-/// columns count from this thread's first column.
+/// Sets scores of the 16 columns from 16 * group on to minus infinity if they lie outside [begin, end) of their row.
+/// Columns count from this thread's first column.
 template <int kCount>
 __device__ __forceinline__ void mask_scores(float (&s)[kCount], int group, const int32_t (&begin)[2],
                                             const int32_t (&end)[2]) {
@@ -78,10 +78,10 @@ __device__ __forceinline__ void set_reference(const float (&s)[kCount], RowState
   for (int r = 0; r < 2; ++r) state.reference[r] = quad_max(largest[r]);
 }
 
-/// Moves the references to the largest scores so far where those exceed them by more than `slack`, and scales the sums;
-/// `rescale` is what must multiply everything else that was summed with the old ones. Keeping an older reference is
+/// Moves the references to the largest scores so far if these exceed them by more than the threshold, and scales the
+/// sums. `rescale` must multiply everything else that was summed with the old references. Keeping an older reference is
 /// exact, since numerators and sum use the same, and 2^8 does not overflow. So the lanes of a row need not agree on its
-/// maximum as long as all stay below: the shuffles are left out unless some row of the warp moves (the return value).
+/// maximum while all stay below. The shuffles are left out unless some row of the warp moves (the return value).
 template <int kCount>
 __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowState& state, float scale,
                                                  float rescale_threshold, float (&rescale)[2]) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ bool update_reference(const float (&s)[kCount], RowSt
   return moved;
 }
 
-/// What exponentiate_part subtracts from the scaled scores of each row.
+/// Offsets that exponentiate_part subtracts from the scaled scores of each row.
 __device__ __forceinline__ void reference_offsets(const RowState& state, float scale, float (&offset)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) offset[r] = state.reference[r] == minus_infinity() ? 0.0f : state.reference[r] * scale;

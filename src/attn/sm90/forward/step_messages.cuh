@@ -24,8 +24,8 @@ __device__ __forceinline__ SeenKeys seen_keys(const TileRange& run, int32_t firs
   return seen;
 }
 
-/// The word without flags of the work tile: which part of the tile at k0 a warpgroup works on, and where it must mask;
-/// keys before `first_key` are not this step's.
+/// The word without flags of the work tile: the part of the tile at k0 on which a warpgroup works, and where it must
+/// mask. Keys before `first_key` are not of this step.
 template <typename Traits>
 __device__ __forceinline__ uint32_t step_window(const SeenKeys& seen, int32_t k0, int32_t first_key) {
   constexpr int32_t kGroups16 = Traits::kBlockN / 16;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void fill_words(StepMessage& message, uint32_t word) 
   for (int w = 0; w < Traits::kConsumers; ++w) message.word[w] = word;
 }
 
-/// What each warpgroup sees of the run.
+/// Keys of the run that each warpgroup sees.
 template <typename Traits>
 __device__ __forceinline__ void find_seen(const ForwardParams& params, ForwardSmem<Traits>& smem,
                                           const MaskTile& work_tile, const TileRange& run) {

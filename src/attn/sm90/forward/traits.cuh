@@ -12,9 +12,10 @@
 
 namespace tangram::sm90 {
 
-/// With kSplitKv work tiles may be parts of query tiles, whose rows go to a float32 workspace (PartParams). With
-/// kAnyDim head dimensions may be smaller than those of the class: what TMA reads beyond them is zero, and what is
-/// written beyond them is left out. Panels of shared memory are 64 columns wide, of which the last may be half used.
+/// Configuration of the kernels. With kSplitKv work tiles may be parts of query tiles, whose rows go to a float32
+/// workspace (PartParams). With kAnyDim head dims may be smaller than those of the class. TMA reads zeros beyond them,
+/// and stores leave out columns beyond them. Panels of shared memory are 64 columns wide, of which the last may be half
+/// used.
 template <typename ElementT, int kDimQkT, int kDimVT, int kBlockNT, bool kSoftcapT, bool kPartsT, bool kAnyDimT,
           ForwardWorkTiles kWorkTilesT = ForwardWorkTiles::kPlain>
 struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kDimVT, kWorkTilesT), kBlockNT> {
@@ -51,37 +52,37 @@ struct ForwardConfig : PanelSizes<kDimQkT, kDimVT, forward_tile_rows(kDimQkT, kD
   static_assert(kBlockN % 16 == 0 && kBlockN <= 128);
 };
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT, bool kPartsT = false>
 struct ForwardTraits : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, kPartsT, false> {};
 
-/// For any head dimensions of the class, for whole tiles and for parts.
+/// Traits for any head dims of the class, for whole tiles and for split-KV parts.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct AnyDimForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT), kSoftcapT, true, true> {};
 
-/// The same for where there are many work tiles.
+/// Traits for calls with many work tiles.
 template <typename ElementT, int kDimQkT, int kDimVT, bool kSoftcapT>
 struct ManyForwardTraits
     : ForwardConfig<ElementT, kDimQkT, kDimVT, forward_tile_keys(kDimQkT, kDimVT, kSoftcapT, ForwardWorkTiles::kMany),
                     kSoftcapT, true, true, ForwardWorkTiles::kMany> {};
 
-/// As ForwardTraits, with the work tiles that a class has for gathered runs alone.
+/// Like ForwardTraits, with the work tiles that a class uses for gathered runs alone.
 template <typename ElementT, int kHeadDimT, int kBlockNT, bool kSoftcapT>
 struct BlockForwardTraits
     : ForwardConfig<ElementT, kHeadDimT, kHeadDimT, kBlockNT, kSoftcapT, false, false, ForwardWorkTiles::kGathered> {};
 
-/// For work tiles of many runs, of which the next is on its way from memory while one is loaded, by a thread that
-/// writes no messages. A kernel of its own: the others are 0.5 % slower with that, some spill.
+/// Traits for work tiles of many runs. The thread that loads keys writes no messages and fetches the next run from
+/// memory while one is loaded. A kernel of its own: the others are 0.5 % slower with that, some spill.
 template <typename Traits>
 struct FetchingTraits : Traits {
   static constexpr bool kFetchesRuns = true;
   static constexpr bool kMetadataWarp = true;
 };
 
-/// The query heads of a tile may be any number, of which as many rows as fit are used: of 192 rows all with 3, 6 or 12
-/// heads, 190 with 5 or 10, 189 with 7; of 128 rows more would be lost than packing gains. A kernel of its own: that of
-/// powers of two is 1 % slower with it.
+/// GQA ratio may be any number; a tile uses as many rows as fit. 192 rows: all with 3, 6 or 12 heads, 190 with 5 or 10,
+/// 189 with 7. With 128 rows more would be lost than packing gains. A kernel of its own: that of powers of two is 1 %
+/// slower with it.
 template <typename Traits>
 struct AnyPackTraits : Traits {
   static constexpr bool kAnyGqaRatio = true;
@@ -102,7 +103,7 @@ template <typename Element, int kHeadDim, bool kSoftcap>
 using AlignedTraitsOf =
     GatheredTraits<ForwardTraits<Element, kHeadDim, forward_tile_keys(kHeadDim, kHeadDim, kSoftcap), kSoftcap>>;
 
-/// Those of the class.
+/// Gathering traits of a class.
 template <typename Element, int kHeadDim, bool kSoftcap>
 using GatheredTraitsOf = GatheredTraits<std::conditional_t<
     (shape_class(kHeadDim, kHeadDim).forward_gathered.warpgroups > 0),

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // A consumer warpgroup: 64 of a step's 128 gathered keys against the 128 packed rows of a work tile. Scores are
-// transposed (keys by rows), so that P and dS are the register operands of dV = P dO and dK = dS Q of the step, which
-// are added to float32 sums in global memory, a warp its own group of 16 keys; only dS passes through shared memory,
-// for dQ = dS^T K of this warpgroup's 64 rows, which stays in registers to the end of the work tile.
+// transposed (keys by rows), so that P and dS are the register operands of dV = P dO and dK = dS Q of the step. These
+// are added to float32 sums in global memory, each warp to its own group of 16 keys. Only dS passes through shared
+// memory, for dQ = dS^T K of this warpgroup's 64 rows, which stays in registers to the end of the work tile.
 #pragma once
 
 #include "attn/sm90/query_backward/group_consumer.cuh"

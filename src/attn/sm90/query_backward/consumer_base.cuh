@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup does in a step, for 64 of its 128 gathered keys against the 128 packed rows of a work tile,
-// however keys are named: products, and what is between them. In which order is the pipeline of Consumer.
+// A step of a consumer warpgroup, for 64 of its 128 gathered keys against the 128 packed rows of a work tile: products,
+// and the code between them. Independent of how keys are named. In which order is the pipeline of Consumer.
 #pragma once
 
 #include "attn/sm90/common/warpgroup.cuh"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup does where a step's keys are groups of 16, a warp's own group each: masks and exponentials,
-// what is added to sums in fragment order, and where dq goes.
+// Consumer warpgroup whose step has groups of 16 keys, one group a warp: masks and exponentials, sums in fragment
+// order, and dq.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"
@@ -46,8 +46,8 @@ struct GroupConsumer : ConsumerBase<Traits> {
     }
   }
 
-  /// Of the current step, which of this thread's scores of a masked group are visible: those of its two keys, from
-  /// the thread's first row of each 8 on.
+  /// Visible scores of this thread in a masked group of the current step: those of its two keys, from its first row of
+  /// each 8 on.
   struct Visible {
     bool masked;
     uint32_t words[2][kRows / 32];
@@ -81,7 +81,7 @@ struct GroupConsumer : ConsumerBase<Traits> {
     pack_operand<Element>(p, s);
   }
 
-  /// Of the work tile whose last step is the current one, which is given back.
+  /// Writes dq of the work tile whose last step is the current one, and releases that step.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
     const int32_t row_begin = message.row_begin, num_rows = message.num_rows, head = message.head;

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel for gathered keys: dq of every work tile, and sums of dk and dv, by a persistent grid of one CTA
-// a multiprocessor, launched with Traits::kThreads threads and sizeof(Smem) bytes. Why it is built so:
-// docs/design/gathered_backward.md.
+// The backward kernel for gathered keys: dq of every work tile, and sums of dk and dv. Persistent grid of one CTA a
+// multiprocessor, Traits::kThreads threads, sizeof(Smem) bytes. Why it is built so: docs/design/backward_sm90.md.
 //
 // Warp roles                                                                       registers
 //   warpgroup 0, thread 0    Planner: draws work tiles, writes messages                 24

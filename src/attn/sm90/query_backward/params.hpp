@@ -21,7 +21,7 @@ inline constexpr int kStepGroups = kKeys / kGroupKeys;
 /// Sums of dk or dv of a group, in the fragment order of a warp.
 template <int kHeadDim>
 inline constexpr int kGroupFloats = kGroupKeys * kHeadDim;
-/// Of a work tile: of each row eight bfloat16, as backward::kStatsFloats has them.
+/// Statistics of a work tile: eight bfloat16 a row, in the layout of backward::kStatsFloats.
 inline constexpr int kStatsFloats = kRows * 4;
 
 /// Strides are in elements.

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The threads that feed the consumers: one that draws work tiles and says what each step is, one that loads K, Q and
-// dout, one that loads V. Each has few registers: what can be read again is not kept.
+// The threads that feed the consumers. One draws work tiles and writes the messages of steps, one loads K, Q and dout,
+// one loads V. Each has few registers: what can be read again is not kept.
 #pragma once
 
 #include "attn/sm90/query_backward/traits.cuh"

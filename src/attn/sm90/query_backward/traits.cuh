@@ -18,7 +18,7 @@ namespace tangram::sm90::query_backward {
 inline constexpr int kConsumerThreads = 256;
 inline constexpr int kConsumerWarps = 8;
 
-/// What a step is; several may hold.
+/// Flags of a step; several may hold.
 enum StepKind : int32_t {
   kStepFirst = 1,        ///< of its work tile
   kStepLast = 2,         ///< of its work tile
@@ -45,7 +45,7 @@ __device__ __forceinline__ int32_t first_key(int32_t entry) { return entry < 0 ?
 template <typename Traits>
 struct Smem;
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT>
 struct Traits : PanelSizes<kHeadDimT, kHeadDimT, kRows, kKeys> {
   using Element = ElementT;
@@ -81,8 +81,8 @@ struct alignas(1024) Smem {
   uint64_t ds_full[Traits::kDsBuffers];
   GroupWorkTile work_tile;  // the planner's own
   // dS, keys by rows, 64 rows a panel: each warpgroup writes its keys, and reads all for dQ of its rows. Before a
-  // warpgroup writes that of step i, it has seen that of step i - 1 complete, which the other wrote after its dQ of
-  // step i - 2 was done: with two buffers nothing else must be waited for.
+  // warpgroup writes the buffer of step i, it has seen step i - 1 complete. The other warpgroup wrote that after its dQ
+  // of step i - 2 was done, so two buffers need no other wait.
   alignas(1024) unsigned char ds[Traits::kDsBuffers][Traits::kBytesDs];
 };
 

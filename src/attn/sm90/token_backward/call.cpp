@@ -19,13 +19,13 @@
 namespace tangram::sm90::token_backward {
 namespace {
 
-// Lists of a part, unless that would be less than kLeastWorkTiles work tiles: more memory would hardly be faster, since
-// each part keeps all multiprocessors busy for a while.
+// Bytes of the lists of a part, unless that is less than kLeastWorkTiles work tiles. More memory would hardly be
+// faster, since each part keeps all multiprocessors busy for a while.
 constexpr int64_t kListBytes = int64_t{256} << 20;
 constexpr int64_t kLeastWorkTiles = 1024;
 constexpr int64_t kEntryBytes = sizeof(int32_t) + sizeof(uint16_t);
 
-// Of deterministic calls, what work tiles of a part store: so much, or of kLeastOrdered work tiles.
+// Deterministic calls: bytes that the work tiles of a part store, or as much as kLeastOrdered work tiles store.
 constexpr int64_t kShareBytes = int64_t{1} << 30;
 constexpr int64_t kLeastOrdered = 32;
 constexpr int64_t kMultiprocessors = 132;  // of a Hopper GPU
@@ -203,7 +203,7 @@ void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBack
   call.params.dv_sums = layout.sums + shape.num_heads_kv * shape.seqlen_k * shape.head_dim;
   call.params.softmax_scale = call.pre_post.softmax_scale;
   call.params.scale_log2 = call.pre_post.softmax_scale * std::numbers::log2e_v<float>;
-  // Of no keys nothing is stored, and the sums are as empty.
+  // Without keys nothing is stored, and the sums are empty too.
   if (sizes.ordered) call.shares[0] = layout.shares[0], call.shares[1] = layout.shares[1];
   call.work_tiles_of_part = static_cast<int32_t>(sizes.work_tiles_of_part);
   call.num_ctas = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);

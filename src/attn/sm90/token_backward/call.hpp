@@ -23,8 +23,8 @@ int64_t workspace_bytes(const AttnShape& shape, int64_t topk, bool deterministic
 /// Throws InvalidArgument for what these kernels do not take, as long as nothing is enqueued.
 void check_taken(const AttnBackwardArgs& args);
 
-/// Enqueues the kernels. Arguments have been checked: check_tokens, check_taken, tensors that lie as TMA loads them
-/// (16-byte aligned, strides multiples of 16 bytes), a shape that is not refused. `counts` [num_heads_kv, seqlen_q] as
+/// Enqueues the kernels. Arguments must have been checked: check_tokens, check_taken, tensors laid out for TMA (16-byte
+/// aligned, strides multiples of 16 bytes), and an accepted shape. `counts` [num_heads_kv, seqlen_q] as
 /// tokens::enqueue_check leaves them, in front on the stream; kernels trust them and the entries that they cover.
 /// `workspace`: workspace_bytes() of any content. Throws CudaError.
 void enqueue(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args, const int32_t* counts,

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Deterministic calls: the kernel behind the main one of each part. A warp owns a key of a K/V head, finds it in the
-// lists of the part's work tiles, and adds what they have stored for it in the order of work tiles.
+// Deterministic calls: the kernel behind the main one of each part. A warp owns a key of a K/V head and finds it in the
+// lists of the part's work tiles. It adds what they have stored for the key, in the order of work tiles.
 #pragma once
 
 #include "attn/sm90/token_backward/traits.cuh"

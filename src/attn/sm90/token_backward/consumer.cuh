@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// What a consumer warpgroup does where a step's keys are named one by one: which rows see them, sums of dk and dv row
-// by row, and where dq goes. The products and their order are those of query_backward::Consumer.
+// Consumer warpgroup whose step has keys named one by one: which rows see them, sums of dk and dv row by row, and dq.
+// The products and their order are those of query_backward::Consumer.
 #pragma once
 
 #include "attn/sm90/backward/epilogue.cuh"
@@ -27,14 +27,14 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
 
   using Base::Base;
 
-  // Rows of sums (or, kOrdered, of what is stored) that this thread adds to in the current step, or -1: of its first
-  // key, of that of the thread 4 further or before, of its second key, and so on. As long as dk of a step is not added,
+  // Rows of sums (or, kOrdered, of stored contributions) to which this thread adds in the current step, or -1. Order:
+  // its first key, that of the thread 4 lanes away, its second key, and so on. As long as dk of a step is not added,
   // they are those of that step.
   int32_t sum_rows[4];
 
-  /// Adds a panel of dk or dv to the sums of their keys. A quad has 256 bytes of each of its two rows; of what lies in
-  /// fewer than 128 bytes at a time the L2 cache adds a sixth less in a second. So pairs of quads exchange halves: the
-  /// first keeps the columns of its first half, of the rows of both, the second those of the other.
+  /// Adds a panel of dk or dv to the sums of their keys. A quad has 256 bytes of each of its two rows. The L2 cache
+  /// adds a sixth less in a second if less than 128 bytes are contiguous. So pairs of quads exchange halves. The first
+  /// quad keeps the columns of its first half, for the rows of both; the second the other columns.
   __device__ __forceinline__ void add_sums(float* to, const Half& sums, uint32_t /*step*/, int panel) {
     const uint32_t lane = fresh_thread() % 32;
     const bool second = lane & 4;
@@ -65,7 +65,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
   }
 
-  /// Of the current step, the blocks of rows that see this thread's two keys; masked: one of the warp's does not all.
+  /// Current step: row blocks that see this thread's two keys; masked: a key of the warp is not seen by all blocks.
   bool masked;
   uint32_t row_blocks[2];
   struct Visible {};
@@ -103,7 +103,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
     pack_operand<Element>(p, s);
   }
-  /// As ConsumerBase, and zeros where a key is not visible, also where the row's delta is NaN.
+  /// Like ConsumerBase, with zeros if a key is not visible, also if the row's delta is NaN.
   __device__ __forceinline__ void score_gradients(Packed& packed, const Scores& dp) {
     Base::score_gradients(packed, dp);
     if (!masked) return;
@@ -114,7 +114,7 @@ struct TokenConsumer : query_backward::ConsumerBase<Traits> {
     }
   }
 
-  /// Of the work tile whose last step is the current one, which is given back.
+  /// Writes dq of the work tile whose last step is the current one, and releases that step.
   __device__ __forceinline__ void write_dq() {
     const StepMessage& message = smem.step[stage()];
     const int32_t first_query = message.first_query, first_head = message.first_head;

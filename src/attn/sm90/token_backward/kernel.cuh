@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The backward kernel for token indices: dq of every work tile, and sums of dk and dv, by a persistent grid of one CTA
-// a multiprocessor, launched with Traits::kThreads threads and sizeof(Traits::SmemType) bytes. Barriers, shared memory
-// and what consumers do in which order are those of query_backward/kernel.cuh; why it is built so:
-// docs/design/token_backward.md.
+// The backward kernel for token indices: dq of every work tile, and sums of dk and dv. Persistent grid of one CTA a
+// multiprocessor, Traits::kThreads threads, sizeof(Traits::SmemType) bytes. Barriers, shared memory and what consumers
+// do in which order are those of query_backward/kernel.cuh; why it is built so: docs/design/tokens.md.
 //
 // Warp roles                                                                       registers
 //   warpgroup 0              Producer: 32 rows of K and V of a step a warp         40

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Launch of one set of instances: the kernel before, lists and main kernel for each part of the call (of deterministic
-// calls the kernel that collects, too), the kernel after.
+// Launch of one set of instances: the preprocess kernel, lists and main kernel for each part of the call, the
+// postprocess kernel. Deterministic calls have the collecting kernel for each part, too.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The kernel that makes the lists of work tiles of several queries from token indices: each key that any of the queries
-// sees once, in ascending order, with the rows that see it. A CTA marks keys in a map in shared memory, range by
-// range, and lists what is marked.
+// Makes the lists of work tiles of several queries from token indices. A list has each key that any of the queries sees
+// once, in ascending order, with the rows that see it. A CTA marks keys in a map in shared memory, range by range, and
+// lists what is marked.
 #pragma once
 
 #include "attn/sm90/token_backward/traits.cuh"

@@ -18,9 +18,9 @@ inline constexpr int kOrderedHeadDim = 128;            // of deterministic calls
 inline constexpr int kBlockRows = 8;                   // a bit of an entry stands for so many rows of a work tile
 inline constexpr int kRowBlocks = kRows / kBlockRows;  // and there are so many
 
-/// How a work tile's kRows rows are queries by heads of one K/V head: `tokens` queries in a row, `rows_per_token` rows
-/// each, of which the last ones may be no heads, as may be rows behind the last query. More heads than kRows are parts
-/// of equal size, as few as can be.
+/// Layout of a work tile's kRows rows: `tokens` consecutive queries with `rows_per_token` rows each, one for each head
+/// of a K/V head. The last rows of a token may be no heads; rows behind the last query are unused. More heads than
+/// kRows are parts of equal size, as few as can be.
 struct Packing {
   int32_t parts;  ///< of the query heads of a K/V head; "head groups" are these, through all K/V heads
   int32_t heads;  ///< of a part

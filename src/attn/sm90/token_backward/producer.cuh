@@ -32,7 +32,7 @@ struct Planner {
     if (Traits::kOrdered || lists.packing.tokens > 1) {  // has_lists; by a call the code of other calls would change
       head = lists.heads[in_part];
     } else {
-      // Of one query; a call of such work tiles has one part.
+      // Work tile of one query; a call with such work tiles has one part.
       const int32_t group = in_part / lists.seqlen_q, query = in_part - group * lists.seqlen_q;
       head = {lists.counts[group / lists.packing.parts * lists.seqlen_q + query], kAllBlocks};
     }
@@ -69,8 +69,8 @@ struct Planner {
     ptx::mbarrier_arrive(&smem.planned[stage]);
   }
 
-  /// Queries that see nothing, and those behind the last, are loaded as zeros, from outside of the tensor: what they
-  /// hold would reach others as 0 * NaN.
+  /// Queries that see nothing, and rows behind the last query, are loaded as zeros, from outside of the tensor.
+  /// Otherwise their values would reach other rows as 0 * NaN.
   __device__ __forceinline__ void load_rows(unsigned char* to, const TensorMap* map, uint64_t* full,
                                             const StepMessage& message) {
     const Packing& packing = params.lists.packing;
@@ -114,9 +114,9 @@ struct Producer {
   __device__ Producer(const Params& params_in, typename Traits::SmemType& smem_in)
       : params(params_in), smem(smem_in), warp(__shfl_sync(0xffffffff, threadIdx.x / 32, 0)) {}
 
-  /// Of the step `ahead` keys from that of the message. Where the L2 cache is busy adding, reading a key takes as long
-  /// as copying its row, so it is done while the step before is copied. Consumers read these words as well, and which
-  /// rows see the keys, a while later: then the L1 cache has them.
+  /// Reads the key of the step `ahead` keys after the message's. While the L2 cache is busy adding, reading a key takes
+  /// as long as copying its row. So it overlaps the copy of the step before. Consumers read these words as well, and
+  /// which rows see the keys, a while later: then the L1 cache has them.
   __device__ __forceinline__ void read_key(const StepMessage& message, int32_t ahead) {
     const int32_t at = ahead + static_cast<int32_t>(threadIdx.x);
     key = step_key<Traits>(params.lists, message, at);
@@ -134,7 +134,7 @@ struct Producer {
     const int32_t stride = params.key_row_bytes[kV];
     const char* from =
         static_cast<const char*>(params.keys[kV]) + message.kv_head * params.key_head_bytes[kV] + head_split * 16;
-    // Of this lane's row of the first kRowsAtOnce. Chunk c of row r lies at chunk c ^ r % 8.
+    // Addresses for this lane's row of the first kRowsAtOnce. Chunk c of row r lies at chunk c ^ r % 8.
     const uint32_t to = ptx::smem_address(tile) + head_split / 8 * Traits::kPanelBytesK +
                         (warp * kWarpKeys + lane / kLanes) * kPanelRowBytes + (head_split % 8 ^ lane / kLanes) * 16;
 #pragma unroll
@@ -146,7 +146,7 @@ struct Producer {
     }
     ptx::cp_async_commit();
   }
-  /// What this warp has gathered is there for the matmuls of the consumers.
+  /// Makes the rows that this warp has gathered visible to the matmuls of the consumers.
   __device__ __forceinline__ void arrive_gathered(uint64_t* full) {
     ptx::cp_async_wait<0>();
     ptx::fence_proxy_async();

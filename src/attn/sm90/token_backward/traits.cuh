@@ -28,7 +28,7 @@ struct alignas(16) StepMessage {
   uint32_t seen_blocks;  ///< ListHead::seen_blocks
 };
 
-/// For exactly this head_dim of q, k and v.
+/// Traits for exactly this head_dim of q, k and v.
 template <typename ElementT, int kHeadDimT>
 struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   using Params = token_backward::Params;
@@ -39,8 +39,8 @@ struct Traits : query_backward::Traits<ElementT, kHeadDimT> {
   static constexpr bool kOrdered = false;
 };
 
-/// Of deterministic calls: what work tiles give to keys is stored, a row for each entry of their lists, also of work
-/// tiles of one query, and added up in the order of work tiles by the kernel behind (collect.cuh).
+/// Traits of deterministic calls. Work tiles store their contributions to keys, a row for each entry of their lists.
+/// The next kernel (collect.cuh) adds them in the order of work tiles. This includes work tiles of one query.
 template <typename ElementT, int kHeadDimT>
 struct OrderedTraits : Traits<ElementT, kHeadDimT> {
   using SmemType = query_backward::Smem<OrderedTraits>;

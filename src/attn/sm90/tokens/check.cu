@@ -13,7 +13,7 @@ void launch_check(const CheckParams& params, int num_sms, cudaStream_t stream) {
   constexpr int kMostBytes = kCheckWarps * kMostWindow / 8;
   allow_shared_memory<check_kernel, kMostBytes>("cudaFuncSetAttribute(sm90 token check)");
   const int bytes = kCheckWarps * (params.window / 8);
-  // As many as a multiprocessor has memory and threads for.
+  // CTAs: as many as fit into a multiprocessor's shared memory and threads.
   const int ctas = std::max(std::min(kSharedMemoryLimit / (bytes + 1024), 2048 / (kCheckWarps * 32)), 1);
   const int64_t lists = int64_t{params.seqlen_q} * params.num_heads_kv;
   launch_kernel(check_kernel, params,

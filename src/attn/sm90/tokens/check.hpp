@@ -13,9 +13,9 @@
 
 namespace tangram::sm90::tokens {
 
-/// Enqueues the check: `counts` [num_heads_kv, seqlen_q] receives of each list how many of its entries are to be
-/// walked, up to the last that names a key; 0 for lists that name none or are refused. Entries before that are -1 or a
-/// row of k, each row once. Throws CudaError.
+/// Enqueues the check. `counts` [num_heads_kv, seqlen_q] receives the number of entries to walk of each list, up to the
+/// last that names a key. It is 0 for lists that name none or are refused. Entries before that are -1 or a row of k,
+/// each row once. Throws CudaError.
 void enqueue_check(const AttnShape& shape, const TokenIndices& indices, int32_t* counts, cudaStream_t stream);
 
 /// Throws InvalidArgument, beginning with `function`, for lists that the current device has refused, once.

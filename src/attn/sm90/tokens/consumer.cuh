@@ -119,7 +119,7 @@ struct Consumer {
     }
   }
 
-  /// Of a work tile whose list names no key.
+  /// Writes the rows of a work tile whose list names no key.
   __device__ __forceinline__ void write_nothing(const WorkTile& work_tile) {
     const int thread = static_cast<int>(threadIdx.x) - 128;
     for (int head = thread; head < work_tile.num_heads; head += 128 * Traits::kWarpgroups) {

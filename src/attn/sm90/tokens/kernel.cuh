@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The forward kernel for token indices: out and lse of every work tile, a query with up to 64 or 128 query heads of one
-// K/V head, by a persistent grid, launched with Traits::kThreads threads and sizeof(Smem) bytes. Why it is built so:
-// docs/design/token_indices.md.
+// K/V head. Persistent grid, Traits::kThreads threads, sizeof(Smem) bytes. Why it is built so:
+// docs/design/tokens.md.
 //
 // Warp roles                                                         registers
 //   warpgroup 0            Producer: copies rows of K, V and Q       72

@@ -10,7 +10,7 @@ namespace tangram::sm90::tokens {
 inline constexpr int kHeadDim = 128;  // of q, k and v
 inline constexpr int kRowsOfWarpgroup = 64;
 
-/// Of the forward pass. Strides are in elements.
+/// Parameters of the forward pass. Strides are in elements.
 struct Params {
   const void* q;
   const void* k;
@@ -34,8 +34,8 @@ struct Params {
   bool out_is_float32;      ///< else the dtype of q
 };
 
-/// What the GPU tells the host of refused lists: the last one, in 16 bytes that a thread stores at once, and how many
-/// there were so far.
+/// Report of the GPU about refused lists: the last one, in 16 bytes that a thread stores at once, and their number so
+/// far.
 struct ControlBlock {
   struct alignas(16) Refused {
     int32_t row = 0;

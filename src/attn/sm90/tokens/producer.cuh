@@ -147,7 +147,7 @@ struct Producer {
     }
   }
 
-  /// Of the first step that was not, whose copies have ended.
+  /// Hands over the first step that is not handed over yet; its copies have ended.
   __device__ __forceinline__ void hand_over() {
     ptx::fence_proxy_async();
     __syncwarp();

@@ -24,7 +24,7 @@
 namespace tangram::sm90 {
 namespace {
 
-/// Also of its dtype, or float32.
+/// Checks a result like an input; its dtype is the input's or float32.
 void check_output(const char* function, const char* name, const TensorView& view, const AttnShape& shape, int64_t rows,
                   int heads) {
   gpu::check_view(function, name, view, rows, heads, tokens::kHeadDim);

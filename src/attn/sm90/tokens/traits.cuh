@@ -13,7 +13,8 @@
 
 namespace tangram::sm90::tokens {
 
-/// With one consumer warpgroup two CTAs share a multiprocessor, with two there is one.
+/// Traits of the forward kernel. With one consumer warpgroup two CTAs share a multiprocessor, with two there is one
+/// CTA.
 template <typename ElementT, int kWarpgroupsT, int kKeysT = 64>
 struct Traits : PanelSizes<kHeadDim, kHeadDim, kRowsOfWarpgroup * kWarpgroupsT, kKeysT> {
   using Element = ElementT;

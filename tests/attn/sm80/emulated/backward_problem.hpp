@@ -14,6 +14,8 @@
 #include "attn/sm80/backward/kernel.cuh"
 #include "attn/sm80/backward/pre_posts.cuh"
 #include "attn/sm80/emulated/problem.hpp"
+#include "attn/sm80/float32/backward.cuh"
+#include "schedule/head_lists.hpp"
 #include "schedule/tile_list.hpp"
 #include "schedule/work_list.hpp"
 #include "support/relative_error.hpp"
@@ -144,12 +146,12 @@ inline std::vector<float> fill_results(RandomAttention& r, const reference::Dens
   return delta;
 }
 
-inline void expect_gradients(const RandomAttention& r, const reference::DenseResult& expected, bool accumulate) {
+inline void expect_gradients(const RandomAttention& r, const reference::DenseResult& expected, bool accumulate,
+                             double tolerance = 5e-3) {
   const AttnShape& s = r.config.shape;
   const auto check = [&](const HostTensor& got, std::vector<double> want, int heads, int dim) {
     for (double& value : want) value += accumulate ? 1.0 : 0.0;
-    // As of the Hopper kernels: P and dS are rounded to the element type, and so are 16-bit gradients.
-    EXPECT_LT(support::relative_error(got, want, heads, dim), 5e-3);
+    EXPECT_LT(support::relative_error(got, want, heads, dim), tolerance);
     if (!accumulate) expect_gaps_untouched(got, heads, dim);
   };
   check(r.dq, expected.dq, s.num_heads_q, s.head_dim);
@@ -164,8 +166,9 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   namespace kernels = sm80::backward;
   using Element = typename Traits::Element;
   const AttnShape& s = r.config.shape;
-  const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size());
-  const size_t tiles = static_cast<size_t>(num_q_tiles * s.num_heads_q);
+  const int32_t heads_per_mask = work.num_masks == 1 ? 0 : s.num_heads_q / work.num_masks;
+  const auto num_q_tiles = static_cast<int32_t>(work.q_tiles.size()) / work.num_masks;  // of each mask
+  const size_t tiles = static_cast<size_t>(num_q_tiles * schedule::accum_tile_tables(s.num_heads_q, work.num_masks));
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   // Memory in which a call computes begins with anything in it.
   std::vector<kernels::RowStatistics> stats(tiles * sm80::kStepQueries, {kNan, kNan});
@@ -175,7 +178,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   std::vector<int32_t> dq_semaphore(tiles, -1), split_semaphore(size_t(work.num_accum_tiles), -1);
   int32_t ticket = -1;
   const kernels::GradType type =
-      c.gradients == DType::kFloat32 ? kernels::GradType::kFloat32 : kernels::GradType::kInput;
+      r.dq.dtype() == DType::kFloat32 ? kernels::GradType::kFloat32 : kernels::GradType::kInput;
   const auto scale = static_cast<float>(r.problem.scale);
 
   kernels::PrePostParams pre_post{};
@@ -196,6 +199,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   pre_post.dq_row_stride = r.dq_view().row_stride, pre_post.dq_head_stride = r.dq_view().head_stride;
   pre_post.num_heads_q = s.num_heads_q;
   pre_post.num_q_tiles = num_q_tiles;
+  pre_post.heads_per_mask = heads_per_mask;
   pre_post.num_accum_tiles = work.num_accum_tiles;
   pre_post.head_dim = s.head_dim, pre_post.head_dim_v = s.head_dim_v;
   pre_post.softmax_scale = scale;
@@ -227,7 +231,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
   params.dk_row_stride = r.dk_view().row_stride, params.dk_head_stride = r.dk_view().head_stride;
   params.dv_row_stride = r.dv_view().row_stride, params.dv_head_stride = r.dv_view().head_stride;
   params.num_work_tiles = static_cast<int32_t>(work.work_tiles.size());
-  params.num_q_tiles = num_q_tiles;
+  params.num_q_tiles = schedule::accum_tile_stride(num_q_tiles, heads_per_mask);
   params.head_dim = s.head_dim, params.head_dim_v = s.head_dim_v;
   params.softmax_scale = scale;
   params.scale_log2 = scale * std::numbers::log2e_v<float>;
@@ -262,7 +266,7 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
     pre_post.has_empty_tiles = true;
   }
 
-  const uint32_t edge_blocks = std::max(static_cast<uint32_t>(tiles), 1u);
+  const uint32_t edge_blocks = std::max(static_cast<uint32_t>(num_q_tiles * s.num_heads_q), 1u);
   const auto run = [&](uint32_t blocks, const auto& kernel, const auto& arguments, size_t shared_bytes) {
     emulated::run({.blocks = blocks,
                    .threads = kernels::kThreads,
@@ -271,13 +275,20 @@ void run_backward(RandomAttention& r, const BackwardCase& c, const schedule::Wor
                    .shared_bytes = shared_bytes},
                   [&] { kernel(arguments); });
   };
-  constexpr size_t kSharedBytes = sizeof(kernels::Smem<Traits>);
-  static_assert(kSharedBytes <= sm80::kTierKb[static_cast<int>(Traits::kTier)] * 1024);
   std::vector<std::function<void()>> of_main = std::exchange(events, {});
   run(edge_blocks, kernels::before_kernel<Element, Traits::kDimQk>, pre_post, 1024);
   events = std::move(of_main);
-  run(c.blocks, kernels::backward_kernel<Traits>, params, kSharedBytes);
-  if (num_q_tiles > 0) run(edge_blocks, kernels::after_kernel<Element, Traits::kDimQk>, pre_post, 1024);
+  if constexpr (std::is_same_v<Element, float>) {
+    constexpr int kDim = Traits::kDimQk;
+    run(c.blocks, sm80::float32::backward_kernel<kDim, Traits::kSoftcap>, params,
+        sizeof(sm80::float32::BackwardSmem<kDim>));
+    if (num_q_tiles > 0) run(edge_blocks, sm80::float32::after_kernel<kDim>, pre_post, 1024);
+  } else {
+    constexpr size_t kSharedBytes = sizeof(kernels::Smem<Traits>);
+    static_assert(kSharedBytes <= sm80::kTierKb[static_cast<int>(Traits::kTier)] * 1024);
+    run(c.blocks, kernels::backward_kernel<Traits>, params, kSharedBytes);
+    if (num_q_tiles > 0) run(edge_blocks, kernels::after_kernel<Element, Traits::kDimQk>, pre_post, 1024);
+  }
   if (rows) rows->gather(r);
 }
 
@@ -287,18 +298,20 @@ void expect_close(const BackwardCase& c, int head_dim, int head_dim_v, const emu
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed << (deterministic ? ", deterministic" : ", in any order"));
   RandomConfig config = config_of(c.shape, head_dim, head_dim_v, Traits::kSoftcap ? 3.0f : 0.0f);
-  config.shape.dtype = std::is_same_v<typename Traits::Element, __half> ? DType::kFloat16 : DType::kBFloat16;
+  config.shape.dtype = dtype_of<typename Traits::Element>();
   config.grad_dtype = c.gradients == DType::kFloat32 ? c.gradients : config.shape.dtype;
   config.out_dtype = c.gradients;
   if (config.out_dtype != DType::kFloat32) config.out_dtype = config.shape.dtype;
   config.seqlen_sink = c.sinks;
   RandomAttention r = make_random(config, c.slices, 1);
-  ASSERT_EQ(sm80::find_shape_class(head_dim, head_dim_v), &sm80::shape_class(Traits::kDimQk, Traits::kDimV));
+  if constexpr (!std::is_same_v<typename Traits::Element, float>) {
+    ASSERT_EQ(sm80::find_shape_class(head_dim, head_dim_v), &sm80::shape_class(Traits::kDimQk, Traits::kDimV));
+  }
   const reference::DenseResult expected = reference::dense_attention(r.problem);
   const std::vector<float> delta = fill_results(r, expected, c.accumulate);
   const schedule::WorkList work = work_of<Traits>(r, c, deterministic);
   run_backward<Traits>(r, c, work, c.delta ? delta.data() : nullptr, deterministic, order);
-  expect_gradients(r, expected, c.accumulate);
+  expect_gradients(r, expected, c.accumulate, tolerance<typename Traits::Element>(5e-3));
 }
 
 /// `count` cases from the `first` on, in any order and deterministic by turns; in long runs all of both.

@@ -13,6 +13,7 @@
 
 #include "attn/cpu/random_attention.hpp"
 #include "attn/sm80/emulated/problem.hpp"
+#include "attn/sm80/float32/forward.cuh"
 #include "attn/sm80/forward/kernel.cuh"
 #include "schedule/kv_splits.hpp"
 #include "schedule/tile_list.hpp"
@@ -104,13 +105,16 @@ void expect_close(const ForwardCase& c, int head_dim, int head_dim_v, const emul
   SCOPED_TRACE(testing::Message() << c.name << ", head dims " << head_dim << " and " << head_dim_v << ", order "
                                   << order.seed);
   RandomConfig config = config_of(c.shape, head_dim, head_dim_v, Traits::kSoftcap ? 5.0f : 0.0f);
-  config.shape.dtype = std::is_same_v<typename Traits::Element, __half> ? DType::kFloat16 : DType::kBFloat16;
+  config.shape.dtype = dtype_of<typename Traits::Element>();
   config.out_dtype = c.out == DType::kFloat32 ? c.out : config.shape.dtype;
   config.seqlen_sink = c.sinks;
   config.sink_layout = c.sink_layout;
   RandomAttention r = make_random(config, c.slices, 1);
   const AttnShape& s = config.shape;
-  ASSERT_EQ(sm80::find_shape_class(head_dim, head_dim_v), &sm80::shape_class(Traits::kDimQk, Traits::kDimV));
+  constexpr bool kFloat32 = std::is_same_v<typename Traits::Element, float>;
+  if constexpr (!kFloat32) {
+    ASSERT_EQ(sm80::find_shape_class(head_dim, head_dim_v), &sm80::shape_class(Traits::kDimQk, Traits::kDimV));
+  }
   if (c.growth > 0) grow_keys(r, c.growth);
   reference::DenseResult expected = reference::dense_attention(r.problem);
   if (c.accumulate) add_earlier_part(r, expected);
@@ -173,25 +177,35 @@ void expect_close(const ForwardCase& c, int head_dim, int head_dim_v, const emul
     params.k_local = elsewhere->k_view(r.k_view()).data;
     params.v_local = elsewhere->v_view(r.v_view()).data;
   }
-  constexpr size_t kSharedBytes = sizeof(sm80::ForwardSmem<Traits>);
-  static_assert(kSharedBytes <= sm80::kTierKb[static_cast<int>(Traits::kTier)] * 1024);
-  emulated::run({.blocks = 2,
-                 .threads = Traits::kThreads,
-                 .order = order,
-                 .events = std::move(events),
-                 .shared_bytes = kSharedBytes},
-                [&] { sm80::forward_kernel<Traits>(params); });
-  EXPECT_EQ(counters[0], 0);
-  EXPECT_EQ(counters[1], 0);
+  const auto run = [&](int threads, size_t shared_bytes, const auto& kernel) {
+    emulated::run({.blocks = 2,
+                   .threads = static_cast<uint32_t>(threads),
+                   .order = order,
+                   .events = std::move(events),
+                   .shared_bytes = shared_bytes},
+                  [&] { kernel(params); });
+  };
+  if constexpr (kFloat32) {
+    params.out_type = sm80::OutType::kFloat32;
+    run(sm80::float32::kThreads, sizeof(sm80::float32::ForwardSmem<Traits::kDimQk>),
+        sm80::float32::forward_kernel<Traits::kDimQk>);
+  } else {
+    constexpr size_t kSharedBytes = sizeof(sm80::ForwardSmem<Traits>);
+    static_assert(kSharedBytes <= sm80::kTierKb[static_cast<int>(Traits::kTier)] * 1024);
+    run(Traits::kThreads, kSharedBytes, sm80::forward_kernel<Traits>);
+    EXPECT_EQ(counters[0], 0);
+    EXPECT_EQ(counters[1], 0);
+  }
   if (parts) results->combine(r, *parts);
-  // As of the Hopper kernels: out has the rounding of P and of 16-bit results, lse that of exp2.
-  EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, head_dim_v), 4e-3);
+  EXPECT_LT(support::relative_error(r.out, expected.out, s.num_heads_q, head_dim_v),
+            tolerance<typename Traits::Element>(4e-3));
   expect_gaps_untouched(r.out, s.num_heads_q, head_dim_v);
   for (size_t i = 0; i < r.lse.size(); ++i) {
     if (std::isinf(expected.lse[i])) {
       EXPECT_EQ(r.lse[i], expected.lse[i]) << i;
     } else {
-      EXPECT_NEAR(r.lse[i], expected.lse[i], 1e-3 + 1e-5 * std::abs(expected.lse[i])) << i;
+      // 16 bits: of exp2.
+      EXPECT_NEAR(r.lse[i], expected.lse[i], (kFloat32 ? 1e-5 : 1e-3) + 1e-5 * std::abs(expected.lse[i])) << i;
     }
   }
   for (size_t h = 0; c.max_logits && h < max_logits.size(); ++h) {

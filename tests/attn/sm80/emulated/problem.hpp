@@ -5,10 +5,12 @@
 // the emulator microseconds.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "attn/cpu/random_attention.hpp"
@@ -34,6 +36,18 @@ inline std::vector<AttnSlice> small_documents() {
 /// Few rows and keys of 70 and at least 101.
 inline std::vector<AttnSlice> short_slices() {
   return {AttnSlice::full({0, 5}, {3, 20}), AttnSlice::full({50, 60}, {100, 101})};
+}
+
+template <typename Element>
+constexpr DType dtype_of() {
+  if (std::is_same_v<Element, float>) return DType::kFloat32;
+  return std::is_same_v<Element, __half> ? DType::kFloat16 : DType::kBFloat16;
+}
+/// Relative error (L2) of results: as of the Hopper kernels, of the rounding of P and dS and of 16-bit results, or of
+/// float32.
+template <typename Element>
+constexpr double tolerance(double of_16_bits) {
+  return std::is_same_v<Element, float> ? 2e-6 : of_16_bits;
 }
 
 /// With gaps behind each row that hold NaN.

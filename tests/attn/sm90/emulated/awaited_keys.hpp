@@ -77,7 +77,7 @@ class LatePeer {
     }
     return events;
   }
-  /// The same, but after the first flag the group fails.
+  /// Like send(), but after the first flag the group fails.
   std::vector<std::function<void()>> fail() {
     std::vector<std::function<void()>> events = send();
     events.resize(3);

@@ -49,7 +49,8 @@ inline std::vector<Case> cases() {
   };
 }
 
-/// Of kernels for any head dimension: all ways in which gradients leave them, and gaps behind each row that hold NaN.
+/// Cases of kernels for any head dimension: all ways in which gradients leave them, and gaps behind each row that hold
+/// NaN.
 inline std::vector<Case> any_dim_cases() {
   return {
       {.name = "causal",

@@ -136,7 +136,7 @@ void run_main(const sm90::backward::Params& params, int num_accum_tiles, uint32_
   }
 }
 
-/// Of the kernels before and after, around that of `params`, whose lists are there.
+/// Fills the parameters of the preprocess and postprocess kernels of `params`, whose lists must be set.
 inline void fill_edge(sm90::backward::PrePostParams& pre_post, RandomAttention& r, const sm90::backward::Params& params,
                       float lse_factor) {
   pre_post.q_tiles = params.q_tiles;
@@ -368,8 +368,8 @@ inline Modes modes_in_turn(const Order& order, int head_dim) {
   return (order.seed / 2 + static_cast<unsigned>(head_dim) / 32) % 2 == 0 ? Modes::kFree : Modes::kDeterministic;
 }
 
-/// Of kernels for any head dimensions of a class; those of the class itself in all cases, with softcap in long runs.
-/// A quarter of the cases; other quarters run with softcap and with other dimensions. Long runs take all.
+/// Checks kernels for any head dimensions of a class; dimensions of the class itself in all cases, with softcap in long
+/// runs. A quarter of the cases; other quarters run with softcap and with other dimensions. Long runs take all.
 template <int kDimQk, int kDimV, bool kSoftcap>
 void expect_any_dim_close(int head_dim, int head_dim_v, int first) {
   using Free = sm90::backward::AnyDimTraits<__nv_bfloat16, kDimQk, kDimV, kSoftcap, false>;

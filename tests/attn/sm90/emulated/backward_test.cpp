@@ -68,7 +68,7 @@ TEST(Sm90EmulatedBackward, BlocksThatWholeTilesSee) {
   expect_close<Traits, Deterministic>(c, 128, 128, emulated::order(1));
 }
 
-// As many calls with a MaskBuffer have them: their grid does not follow the mask. A CTA that stopped at once read what
+// Many calls with a MaskBuffer are like this: their grid does not follow the mask. A CTA that stopped at once read what
 // its second step adds to before that was written.
 TEST(Sm90EmulatedBackward, CtasWithoutWorkTilesStop) {
   using Traits = sm90::backward::Traits<__nv_bfloat16, 64, false, true>;

@@ -48,7 +48,7 @@ inline std::vector<Case> cases() {
   };
 }
 
-/// Of kernels for any head dimension: all ways in which rows leave them, and gaps behind each row that hold NaN.
+/// Cases of kernels for any head dimension: all ways in which rows leave them, and gaps behind each row that hold NaN.
 inline std::vector<Case> any_dim_cases() {
   return {
       {.name = "causal",
@@ -70,7 +70,7 @@ inline std::vector<Case> any_dim_cases() {
   };
 }
 
-/// Of 700 keys, all seen.
+/// Mask of 700 keys, all visible.
 inline std::vector<AttnSlice> upper_and_rest(int64_t rows) {
   return {AttnSlice::causal({0, rows * 3 / 4}, {0, 650}), AttnSlice::full({rows * 3 / 4, rows}, {100, 700})};
 }

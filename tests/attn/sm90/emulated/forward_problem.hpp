@@ -258,9 +258,9 @@ void expect_close(const Case& c, int head_dim, int head_dim_v, const Order& orde
   expect_results(r, expected, c.max_logits ? max_logits : std::vector<float>());
 }
 
-/// Of kernels for any head dimensions of a class, plain and with softcap; those of the class itself in all cases, with
-/// softcap in long runs. A quarter of the cases; other quarters run with softcap and with other dimensions. Long runs
-/// take all.
+/// Checks kernels for any head dimensions of a class, plain and with softcap; dimensions of the class itself in all
+/// cases, with softcap in long runs. A quarter of the cases; other quarters run with softcap and with other dimensions.
+/// Long runs take all.
 template <int kDimQk, int kDimV, template <typename, int, int, bool> typename Traits = sm90::AnyDimForwardTraits>
 void expect_any_dim_close(int head_dim, int head_dim_v) {
   ASSERT_TRUE(has_class(head_dim, head_dim_v, kDimQk, kDimV));

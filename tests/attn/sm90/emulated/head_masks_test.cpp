@@ -21,7 +21,7 @@ struct HeadCase {
   int64_t sinks = 0;
 };
 
-/// Of different kinds, so that tables of query tiles differ in length, and walks in direction.
+/// Masks of different kinds, so that tables of query tiles differ in length, and walks in direction.
 std::vector<std::vector<AttnSlice>> unlike_masks() {
   return {{AttnSlice::causal({0, 270}, {0, 300})},
           emulated_problem::small_documents(),

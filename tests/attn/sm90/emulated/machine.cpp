@@ -107,7 +107,7 @@ void run_actions() {
 void schedule() {
   std::vector<size_t> order(machine->warps.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // Of sixteen passes a warp misses so many: some warpgroups fall behind by steps, for a while.
+  // Passes out of sixteen that a warp misses: some warpgroups fall behind by steps, for a while.
   constexpr uint32_t kMissed[] = {0, 4, 15};
   std::vector<uint32_t> missed(machine->warpgroups.size(), 4);
   for (int idle = 0; idle < kIdlePasses;) {

@@ -144,7 +144,7 @@ struct Launch {
   size_t shared_bytes = kSharedBytes;
 };
 void run(const Launch& launch, const std::function<void()>& kernel);
-/// The same, one block after the other: for kernels with shared variables, which are static here.
+/// Runs a kernel one block after the other: for kernels with shared variables, which are static here.
 inline void run_one_by_one(const Launch& launch, const std::function<void()>& kernel) {
   for (uint32_t block = 0; block < launch.blocks; ++block) {
     run({1, launch.threads, launch.order, block, launch.blocks}, kernel);

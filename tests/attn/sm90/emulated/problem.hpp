@@ -26,7 +26,7 @@ inline std::vector<AttnSlice> documents() {
   return {AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 300}, {130, 300}),
           AttnSlice::causal({300, 333}, {300, 333}), AttnSlice::full({400, 640}, {340, 660})};
 }
-/// The same, smaller: of 270 rows and 300 keys.
+/// Documents of 270 rows and 300 keys.
 inline std::vector<AttnSlice> small_documents() {
   return {AttnSlice::causal({0, 130}, {0, 130}), AttnSlice::full({130, 200}, {130, 290}),
           AttnSlice::full({230, 260}, {205, 300})};

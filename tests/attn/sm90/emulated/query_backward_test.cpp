@@ -39,7 +39,7 @@ std::vector<AttnSlice> blocks_of(const AttnShape& shape, int64_t block, double s
   return slices;
 }
 
-/// Those of them below the diagonal, whose blocks are causal.
+/// Chosen blocks below the diagonal; blocks on it are causal.
 std::vector<AttnSlice> causal_blocks_of(const AttnShape& shape, int64_t block, double share, unsigned seed) {
   std::vector<AttnSlice> slices;
   for (const AttnSlice& slice : blocks_of(shape, block, share, seed)) {

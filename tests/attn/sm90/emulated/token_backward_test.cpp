@@ -56,7 +56,7 @@ std::vector<Case> cases() {
   };
 }
 
-/// As the check of lists leaves them.
+/// Counts as the check of lists leaves them.
 std::vector<int32_t> counts_of(const reference::TokenProblem& p) {
   std::vector<int32_t> counts(static_cast<size_t>(p.heads_kv * p.rows_q));
   for (int64_t row = 0; row < p.rows_q; ++row) {
