@@ -39,6 +39,8 @@ test: setup ## Build and run the tests that need no GPU; what takes long by natu
 	@ctest --preset $(PRESET)
 
 test-long: setup ## As test, but whole: sweeps of thousands of cases, soaks, wheels from sources (half an hour)
+	@tools/setup_python.sh
+	@tools/setup_stacks.sh
 	@TANGRAM_TEST_LONG=1 $(MAKE) --no-print-directory test
 
 test-gpu: setup ## Build and run the tests that need a Hopper GPU

@@ -7,7 +7,15 @@ from __future__ import annotations
 import warnings
 from importlib.metadata import PackageNotFoundError, version
 
-TESTED = {"transformers": ("4.57", "5.23", "5.24"), "accelerate": ("1.15",), "trl": ("1.16",)}
+TESTED = {
+    "transformers": ("4.57", "5.23", "5.24"),
+    "accelerate": ("1.15",),
+    "trl": ("1.16",),
+    "deepspeed": ("0.19",),
+    "megatron-core": ("0.16",),
+    "diffusers": ("0.42",),
+    "torch": ("2.11",),
+}
 _warned: set[str] = set()
 
 
