@@ -6,7 +6,7 @@
 PYTHONPATH=build/cpu/python .venv/bin/python tools/soak.py [--seconds 1800] [--piece 120] [--ranks 4] [--device cpu]
     [--attention tangram] [-- arguments of examples/13_train_long_context/train.py]
 Each rank checks what tests/python/ranks/soak_checks.py says. In every piece one rank, drawn at random, is killed at a
-random moment after the first checkpoint of the piece. Then all others must exit within moments and name it; the next
+random moment after the first checkpoint of the piece. Then all others must exit within moments and name it. The next
 piece resumes from the newest checkpoint, and steps that are run again must have the losses they had.
 """
 

@@ -4,13 +4,15 @@
 """Training steps of examples/13_train_long_context by every system of attention, in turns: time, memory, losses.
 
 PYTHONPATH=build/dev/python .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node=2 \
-    benchmarks/python/long_context_steps.py [--tokens 32768 131072] [--masks packs causal] [--keep attention none]
-    [--attention SYSTEM ...] [--size 8B] [--layers 2] [--rounds 3] [--offload none] [--limit 200] [--device cpu]
-    [--csv FILE]
+    benchmarks/python/long_context_steps.py [OPTION ...]
+
+options: [--tokens 32768 131072] [--masks packs causal] [--keep attention none] [--attention SYSTEM ...] [--size 8B]
+    [--layers 2] [--rounds 3] [--offload none] [--limit 200] [--device cpu] [--csv FILE]
+
 A step is the example's, whole: planning of a new pack, forward, backward, the optimiser. All systems run in one
-process, on one model with a learning rate of 0, so that losses of a pack must agree; in each turn they take the same
-pack in random order. The first turn compiles and is not counted. Without --attention all systems that know the mask;
-those whose package is not installed are named and left out, but one that is asked for alone is an error.
+process, on one model with a learning rate of 0, so that losses of a pack must agree. In each turn they take the same
+pack in random order. The first turn compiles and is not counted. Without --attention all systems that know the mask
+run. Those whose package is not installed are named and left out, but one that is asked for alone is an error.
 Time: of the slowest rank, medians of turns; attention, FSDP's waits and planning as rank 0 sees them. Peak: the
 allocator's, the most of any rank, beside the example's estimate. Cells that would begin after --limit seconds, and
 those that do not fit on one GPU, are named and left out. The exit status is 1 if losses differ by more than 1 %.

@@ -7,8 +7,8 @@
 //   bench_new_key [ROWS BLOCK [SHARE [near|anywhere [HEADS_Q HEADS_KV [KEYS [MOVEMENT]]]]]]
 //   bench_new_key nodes [RANKS RANKS_PER_NODE [DOCUMENTS [KEYS]]]
 //
-// "nodes": packs of documents, 16,384 rows a rank, in turns over ranks of one node and of nodes, between which copy
-// engines stand in for NCCL; the last column is the ratio of the medians.
+// "nodes": packs of documents, 16,384 rows a rank, in turns over ranks of one node and of nodes. Between nodes copy
+// engines stand in for NCCL. The last column is the ratio of the medians.
 //
 // "mask": of the indices; "plan": make_plan; "cache": hash, and the bytes of the plan, as a cache of plans asks for;
 // "key": DistAttention; "forward", "backward": the first and the second of a key, and "lists" what is between, until
@@ -159,7 +159,7 @@ struct NodeArguments {
   int ranks = 2, ranks_per_node = 1, documents = 64, keys = 40;
 };
 
-/// Of rank 0, with ranks of one node or of several.
+/// Figures of rank 0, with ranks of one node or of several.
 Figures measure_packs(const NodeArguments& of, bool has_nodes, unsigned first_seed, int num_keys) {
   DistAttnConfig config;
   config.cp_size = of.ranks;

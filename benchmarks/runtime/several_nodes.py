@@ -6,8 +6,8 @@
     make bench-dist NODES=2 HOSTS=a,b [GPUS=8]
     python benchmarks/runtime/several_nodes.py build/cuda/bin/tangram --hosts a,b --gpus 8 --json several_nodes.json
 
-Needs the program at the same path on all hosts, ssh to them without a password, NCCL there, and free ports from --port
-on at the first. In turn, a part that fails does not end the others:
+Needs the program at the same path on all hosts, ssh to them without a password, and NCCL there. Ports from --port on
+must be free at the first. In turn, a part that fails does not end the others:
 - "rates": each GPU sends to that in its place of the next node, by NCCL with 1 to 16 thread blocks;
 - "masks": both passes of three masks, rate a GPU beside that of the first node alone, and the share that was predicted;
 - "faults": the last rank is killed, then stopped, during steps: every other rank must end with an error that names it

@@ -3,7 +3,7 @@
 """Attention over the ranks of a group, one class a system: which rows a rank holds, and attention of these rows.
 
 `prepare(batch, windows)` says so for one step. All systems serve the same model, data and checkpoints, so losses and
-times may be compared; where a rival's kernels are not installed, `missing` says what is.
+times may be compared. Where a rival's kernels are not installed, `missing` says what is.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Ulysses(System):
 
 class Gather(System):
     """All K/V rows on all ranks; query rows contiguous, or of each document one piece from its front and one from its
-    back (zigzag), which balances causal masks and fills documents up to a multiple of 2 * ranks rows."""
+    back (zigzag). Zigzag balances causal masks and fills documents up to a multiple of 2 * ranks rows."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -32,7 +32,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Of whole checkpoints, in order."""
+    """Steps of whole checkpoints, in order."""
     found = (path for path in folder.glob("step_*") if path.suffix != PART and (path / SETTINGS).exists())
     return sorted(int(path.name.removeprefix("step_")) for path in found)
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packed documents: a new pack at each step, of lengths of a real corpus, filled with the text of this example.
 
-A pack depends on seed and step alone, so all ranks draw the same, and a resumed run goes on with the pack that is next.
+A pack depends on seed and step alone, so all ranks draw the same. A resumed run goes on with the pack that is next.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What layers keep between forward and backward: their input, of attention `out` and `lse`, on the GPU or the host.
 
-Everything else is computed again. Copies to the host and back run on a stream of their own beside the layers: forward,
-at most two are under way; backward, a layer's tensors come back while the layer behind it computes.
+Everything else is computed again. Copies to the host and back run on a stream of their own beside the layers.
+Forward, at most two are under way; backward, a layer's tensors come back while the layer behind it computes.
 """
 
 from __future__ import annotations

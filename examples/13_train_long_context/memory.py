@@ -37,7 +37,7 @@ def parameters_of(shape: Shape) -> int:
 
 
 def estimate(shape: Shape, setting: Setting) -> dict[str, float]:
-    """Bytes of the allocator by part, "peak" the most that exists at a time; "host" of pinned host memory and
+    """Bytes of the allocator by part, "peak" the most that exists at a time. "host" of pinned host memory and
     "transport" of buffers for rows of other ranks are not part of it."""
     s, element = setting, setting.element
     heads, heads_kv = shape.heads * shape.head_dim, shape.heads_kv * shape.head_dim

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder of Qwen3's kind in plain PyTorch. Memory grows with rows by layer inputs and attention alone: the MLP and
+"""A decoder of Qwen3's kind in plain PyTorch. Memory grows with rows by layer inputs and attention alone. The MLP and
 the loss work on chunks of rows, and what they need for their backward pass is computed again, chunk by chunk."""
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Model(torch.nn.Module):
 
 @torch.no_grad()
 def initialise(model: Model, seed: int, rank: int, ranks: int, device: torch.device) -> None:
-    """Every parameter by its own seed, so that weights do not depend on the number of ranks; FSDP's shards, dim 0, are
+    """Every parameter by its own seed, so that weights do not depend on the number of ranks. FSDP's shards, dim 0, are
     taken of the whole. Small models are drawn in host memory: alike on all devices."""
     small = sum(p.numel() for p in model.parameters()) < 1e8
     for number, (name, parameter) in enumerate(model.named_parameters()):

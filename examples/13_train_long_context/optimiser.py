@@ -16,7 +16,7 @@ MOMENTS = ("fp32", "bf16", "host")
 PIECE = 1 << 26
 """Elements that a step takes at a time: what it needs beside the moments is a few times as much."""
 BYTES_OF_MOMENTS = {"fp32": 8, "bf16": 4, "host": 0}
-"""Of a parameter, on the device."""
+"""Bytes of a parameter's moments, on the device."""
 
 
 class AdamW:
@@ -40,7 +40,7 @@ class AdamW:
 
     @torch.no_grad()
     def gradient_norm(self) -> Tensor:
-        """Of all ranks, float32 on the device."""
+        """The norm of the gradients of all ranks, float32 on the device."""
         shards = [_local(p.grad) for p in self._named.values() if p.grad is not None]
         total = torch.stack([torch.linalg.vector_norm(s, dtype=torch.float32).square() for s in shards]).sum()
         dist.all_reduce(total)
@@ -68,7 +68,7 @@ class AdamW:
         unbiased: list[float],
         decays: bool,
     ) -> None:
-        """Of a piece of a shard; overwrites the gradient."""
+        """A step of a piece of a shard; overwrites the gradient."""
         gradient, kept = gradient.float().mul_(scale), (kept_first, kept_second)
         first, second = (x.to(weights.device, torch.float32, non_blocking=True) for x in kept)
         first.lerp_(gradient, 1 - self.betas[0])

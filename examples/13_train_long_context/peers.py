@@ -3,7 +3,7 @@
 """Ranks that notice when one of them is gone, whatever they wait in, and exit with its name.
 
 Each two ranks of a job hold a connection. A process that ends closes its connections, however it ends, so its peers
-hear of it at once, also while they wait in a collective of NCCL that would otherwise wait for minutes.
+hear of it at once. So they do while they wait in a collective of NCCL, which would otherwise wait for minutes.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Peers:
                 self._leave(event.data, said)
 
     def _leave(self, other: int, said: bytes) -> None:
-        """Of a peer that left because another one was gone, the news names that one."""
+        """The news of a peer that left because another one was gone names that one."""
         reason = said.decode() if said.startswith(NEWS) else f"gone: rank {other}"
         gone = reason.partition(": ")[2]
         self._tell(f"gone: {gone}".encode())
@@ -114,7 +114,7 @@ class Peers:
 
 
 def _address_towards(host: str) -> str:
-    """Of the interface that leads there."""
+    """The address of the interface that leads to `host`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))

@@ -85,7 +85,7 @@ class _Through(torch.autograd.Function):
 
 @dataclass
 class StepReport:
-    """Of the slowest rank, but for what says otherwise."""
+    """Figures of the slowest rank, but for what says otherwise."""
 
     step: int
     loss: float
@@ -117,7 +117,7 @@ class StepReport:
 
 
 def flops_of(shape: Any, tokens: int, areas: list[int], attention: int) -> float:
-    """Of forward and backward, recomputed work not counted. areas: visible pairs of each layer."""
+    """FLOPs of forward and backward, recomputed work not counted. areas: visible pairs of each layer."""
     linear = 6 * (shape.layers * shape.layer_weights + shape.hidden * shape.vocabulary) * tokens
     return float(linear + attention * sum(areas) * shape.heads * shape.head_dim)
 

@@ -142,8 +142,8 @@ def contiguous(borders: list[int], rank: int, ranks: int) -> Layout:
 
 
 def zigzag(borders: list[int], rank: int, ranks: int) -> Layout:
-    """Documents are filled up to 2 * ranks equal pieces, of which a rank has pieces `rank` and 2 * ranks - 1 - `rank`:
-    first all fronts, then all backs."""
+    """Documents are filled up to 2 * ranks equal pieces, of which a rank has pieces `rank` and 2 * ranks - 1 - `rank`.
+    Its rows are first all fronts, then all backs."""
     pieces = 2 * ranks
     sizes = [-(-(b - a) // pieces) for a, b in zip(borders, borders[1:], strict=False)]
     filled = [0, *torch.tensor([size * pieces for size in sizes]).cumsum(0).tolist()]

@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/guide/distributed.md
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # see docs/tutorials/02_context_parallel.md
 import checkpoints
 import data
 import keep
@@ -199,7 +199,7 @@ class Run:
         return memory.estimate(self.shape, memory.Setting(rows, self.ranks, self.dtype.itemsize, **policy, **chunks))
 
     def settings(self) -> dict[str, Any]:
-        """Those that a checkpoint goes with; others, such as --attention and the number of ranks, may change."""
+        """Arguments that a checkpoint goes with; others, such as --attention and the number of ranks, may change."""
         names = ("size", "layers", "tokens", "mask", "window", "full_every", "moments", "lr", "eps", "clip", "seed")
         return {name: getattr(self.arguments, name) for name in names}
 

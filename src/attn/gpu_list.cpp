@@ -39,7 +39,7 @@ Architecture parse_architecture(std::string_view text) {
 
 std::string version_text(int number) { return fmt::format("{}.{}", number / 10, number % 10); }
 
-/// Of the backends before the chosen one, or of all that are for GPUs.
+/// Reasons of the backends before the chosen one, or of all that are for GPUs.
 std::string refusals(std::span<const AttnBackendInfo> backends) {
   std::string text;
   for (const AttnBackendInfo& info : backends) {

@@ -50,7 +50,7 @@ struct StepResult {
   /// Seconds of transfers / (transfers + attention) of the last repeat, mean over ranks (over mpi: rank 0). Transfers
   /// count whether or not attention hides them. NaN where none are recorded (on GPUs).
   double comm_share = 0;
-  /// Of the last repeat, the first event at 0; empty over mpi.
+  /// Events of the last repeat, the first one at 0; empty over mpi.
   std::vector<TimelineEvent> timeline;
 };
 

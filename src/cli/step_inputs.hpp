@@ -36,7 +36,7 @@ struct StepOptions {
   int64_t num_repeats = 1;
 };
 void add_step_options(CLI::App& app, StepOptions& options);
-/// Of these, the ones that say which processes are ranks and how rows move between GPUs.
+/// Adds the step options that say which processes are ranks and how rows move between GPUs.
 void add_gpu_options(CLI::App& app, StepOptions& options);
 
 /// Throws InvalidArgument for scales that are not finite or not positive.

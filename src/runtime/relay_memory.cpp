@@ -52,7 +52,7 @@ std::vector<RelayMemory> relay_memory(const Plan& plan) {
   const comm::StageTables forward = tables_of(plan, &RankPlan::forward),
                           backward = tables_of(plan, &RankPlan::backward);
   const comm::StageTables nothing;
-  // As passes are prepared between nodes by NCCL: receives are in order.
+  // Passes by NCCL between nodes are prepared like this: receives are in order.
   comm::TwoLevel there(nodes, forward, comm::RelayUse::kTwoStages), back(nodes, backward, comm::RelayUse::kTwoStages),
       returned(nodes, backward, comm::RelayUse::kOnce), none(nodes, nothing, comm::RelayUse::kOnce);
   for (int rank = 0; rank < plan.cp_size(); ++rank) {

@@ -122,7 +122,7 @@ def test_tutorials_end_in_an_example():
 def test_all_examples_run():
     """An example that no test runs would rot."""
     shown = {str(path.relative_to(ROOT / "examples")) for path in (ROOT / "examples").glob("*/*.py")}
-    # Of several files, which long_context_test.py runs.
+    # An example of several files, which long_context_test.py runs.
     shown = {script for script in shown if not script.startswith("13_train_long_context/")}
     stacks = ("ring_names", "ulysses", "megatron_gpt", "diffusers_video")
     shown -= {f"15_training_stacks/{name}.py" for name in stacks}  # stacks_test.py runs them

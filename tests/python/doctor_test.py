@@ -201,7 +201,7 @@ def test_bits_that_do_not_repeat_are_reported(monkeypatch):
 
 
 def test_two_ranks_agree_with_float64(tmp_path):
-    """As processes of the tests, which have imported torch."""
+    """Ranks are processes of the tests, which have imported torch."""
     script = tmp_path / "one.py"
     script.write_text(
         "import os, sys\nfrom tangram.doctor.rank import main\n"

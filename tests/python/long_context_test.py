@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 """examples/13_train_long_context: every --attention over two ranks has losses and gradients of dense attention in one
-process; runs resume to the same losses; what goes wrong is said, and nothing is lost."""
+process. Runs resume to the same losses; what goes wrong is said, and nothing is lost."""
 
 import csv
 import os

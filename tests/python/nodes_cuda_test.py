@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs of several nodes, forged: ranks that claim to be on different nodes may share a GPU, and NCCL takes them for
+"""GPUs of several nodes, forged: ranks that claim to be on different nodes may share a GPU. NCCL takes them for
 ranks of different hosts, which it reaches through sockets."""
 
 import pytest

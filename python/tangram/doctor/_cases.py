@@ -34,7 +34,7 @@ class MaskCase:
 
 
 def document_borders(n: int) -> list[int]:
-    """Of the mask "documents"."""
+    """Borders of the documents of the mask "documents"."""
     return [0, n // 5 + 1, n // 2 + 3, n - 7, n]
 
 

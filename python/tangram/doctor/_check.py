@@ -27,13 +27,13 @@ _OF_DSINK = 10
 _FLOOR = 0.25
 """Added to the norm of a tensor, for those that are nearly zero."""
 _LOGITS = {torch.bfloat16: 2e-3, torch.float16: 2e-3, torch.float32: 1e-4}
-"""Of lse and max_logits, the largest absolute error."""
+"""The largest absolute error of lse and max_logits."""
 _NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
 
 
 @dataclass
 class Inputs:
-    """Of a case: q, k, v, dout and the sink."""
+    """Tensors of a case: q, k, v, dout and the sink."""
 
     q: Tensor
     k: Tensor
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def make_inputs(case: Case, rows: int, device: torch.device) -> Inputs:
-    """The same in every run."""
+    """Inputs of a case, the same in every run."""
     mask = mask_case(case.mask, rows)
     heads, heads_kv = case.heads
     dim, dim_v = case.dims
@@ -147,7 +147,7 @@ def attend(case: Case, inputs: Inputs, mask: Any, backend: str) -> Results:
 
 
 def expected(case: Case, inputs: Inputs) -> Results:
-    """The same by float64."""
+    """Results of a case by float64."""
     return _reference.attention(
         inputs.q, inputs.k, inputs.v, inputs.cells, inputs.dout, softcap=case.softcap, sink=inputs.sink
     )

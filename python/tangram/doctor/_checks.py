@@ -49,7 +49,7 @@ def repeats_bits(case: Case, rows: int, device: torch.device, backend: str) -> O
 
 
 def tensors_of(results: object) -> tuple[Tensor, ...]:
-    """Of each field."""
+    """The tensor of each field."""
     return tuple(vars(results).values())
 
 

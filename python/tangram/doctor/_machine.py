@@ -95,7 +95,7 @@ def _processor() -> str:
 
 
 def as_json(backend: str | None = None) -> dict[str, Any]:
-    """The same for reports: nothing that names the host or its user."""
+    """The machine for reports: nothing that names the host or its user."""
     gpus = [
         {
             "device": gpu.device,

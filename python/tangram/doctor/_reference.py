@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass
 class Results:
-    """Of one call and its backward pass; what a call has not is None."""
+    """Results of one call and its backward pass; what a call has not is None."""
 
     out: Tensor
     lse: Tensor

@@ -104,7 +104,7 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def worst_errors(outcomes: list[Outcome]) -> str:
-    """Of each result the error nearest to its bound."""
+    """The error of each result that is nearest to its bound."""
     worst: dict[str, tuple[float, float, str]] = {}
     for outcome in outcomes:
         for name, (error, bound) in outcome.errors.items():

@@ -13,13 +13,13 @@
 
 namespace tangram::cli {
 
-/// Sets what `--gpus N` implies: N ranks, bfloat16 unless a dtype is given, and, as the rank of `control`, the nodes
-/// that ranks are found to be on where the options do not say: plans know those to which rows cross once. Throws
-/// InvalidArgument for a number that cannot be, or a backend that does not compute on GPUs. Collective.
+/// Sets what `--gpus N` implies: N ranks, and bfloat16 unless a dtype is given. As the rank of `control` it also sets
+/// the nodes that ranks are found to be on, where the options do not say. Plans know those to which rows cross once.
+/// Throws InvalidArgument for a number that cannot be, or a backend that does not compute on GPUs. Collective.
 void apply_gpus(StepOptions& step, DistOptions& dist, Communicator* control);
 
-/// Whether this process is one of several ranks that a launcher has started: under torchrun and Slurm where these are
-/// several, under mpirun in any case.
+/// Whether this process is one of several ranks that a launcher has started. Under torchrun and Slurm it is where these
+/// are several, under mpirun in any case.
 bool has_launched_ranks();
 
 /// Runs `verb_main`: where ranks are processes with the own rank's communicator, else without one. They are those of
@@ -34,8 +34,8 @@ bool is_one_host();
 /// Throws NotAvailable in a build without CUDA.
 void require_gpu_code();
 
-/// The number of the GPU of a rank that sees `num_seen` of them: that of the rank, under a launcher that among the
-/// ranks of its host, or 0 where the launcher shows each process its GPU alone.
+/// The number of the GPU of a rank that sees `num_seen` of them: that of the rank. Under a launcher it is that among
+/// the ranks of its host, or 0 where the launcher shows each process its GPU alone.
 int gpu_of(const Env::Launch& launch, int rank, int num_seen);
 
 /// Makes a GPU current on each rank: that of gpu_of.

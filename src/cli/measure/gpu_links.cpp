@@ -80,7 +80,7 @@ class Stopwatch {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// Of the slowest rank, in the fastest of some repetitions: what disturbs a transfer only makes it longer.
+/// A sample of the slowest rank, in the fastest of some repetitions: what disturbs a transfer only makes it longer.
 LinkSample measure_shape(DeviceCommunicator& comm, const Shape& shape, int distance, const cuda::DeviceBuffer& source,
                          int num_repeats) {
   constexpr float kLongEnough_s = 0.1f;  // slow networks need no ten epochs

@@ -22,8 +22,8 @@ struct GpuLink {
   std::string transport;
   int ctas = 0;  // thread blocks of a transfer, as far as the transport knows
 };
-/// Of one transport, to the rank ring_distance on; times are those of the slowest rank. Collective. Throws what
-/// make_device_communicator throws.
+/// The link of one transport, to the rank ring_distance on; times are those of the slowest rank. Collective. Throws
+/// what make_device_communicator throws.
 GpuLink measure_gpu_link(Communicator& control, const DeviceCommunicatorConfig& config, int num_repeats);
 
 }  // namespace tangram::cli

@@ -17,8 +17,8 @@ namespace tangram::comm {
 /// Ranks that words on the device can tell apart: of one node, and of one rail.
 inline constexpr int kMaxRanksOfLevel = 64;
 
-/// Throws InvalidArgument for more ranks than transports hold, before they connect: ranks of nodes of `ranks_per_node`
-/// that hand rows on, or 0: each pair of ranks is connected.
+/// Throws InvalidArgument for more ranks than transports hold, before they connect. `ranks_per_node`: of
+/// nodes whose ranks hand rows on, or 0 where each pair of ranks is connected.
 void require_group_size(int size, int ranks_per_node);
 
 /// Collective. Throws InvalidArgument on every rank when a spec is not valid by itself or does not fit the others'.

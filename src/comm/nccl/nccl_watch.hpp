@@ -30,7 +30,7 @@ class NcclWatch {
   /// Fails an operation that has made no progress for the timeout, or of which a host has noticed that it cannot.
   void look_at_deadline();
   /// `result`: of ncclCommGetAsyncError, `text` what NCCL calls it. An error of the own network card is given up with
-  /// the peer at the other end; that a peer is gone, later: others know within a second which.
+  /// the peer at the other end. That a peer is gone is given up later: others know within a second which.
   void look_at_result(int result, const char* text);
 
   /// Makes `failure` that of all ranks.

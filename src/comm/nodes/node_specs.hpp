@@ -51,7 +51,7 @@ struct RelayRows {
   friend bool operator==(const RelayRows&, const RelayRows&) = default;
 };
 RelayRows relay_rows(const NodeSpecs& specs);
-/// The same of the tables of all ranks, of `num_casts` and `num_returns` stages, without those of the rank: quicker.
+/// Rows from the tables of all ranks, of `num_casts` and `num_returns` stages, without specs of the rank: quicker.
 RelayRows relay_rows(const NodeLayout& nodes, int rank, TwoLevel& casts, size_t num_casts, TwoLevel& returns,
                      size_t num_returns);
 

@@ -19,7 +19,7 @@ class ForgedHosts {
   ForgedHosts& operator=(const ForgedHosts&) = delete;
 
   static constexpr const char* kAddress[] = {"10.77.0.1", "10.77.0.2"};
-  /// Of network cards of their own, which a second cable joins.
+  /// Addresses of network cards of their own, which a second cable joins.
   static constexpr const char* kCardAddress[] = {"10.78.0.1", "10.78.0.2"};
 
   /// Puts the calling process on host 0 or 1.

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 """A rank of tools/soak.py: steps of examples/13_train_long_context until it is killed. Each step has a new mask, some a
-rank that is late; memory stays flat; now and then a layer of a step is compared with dense attention."""
+rank that is late. Memory stays flat. Now and then a layer of a step is compared with dense attention."""
 
 import json
 import os

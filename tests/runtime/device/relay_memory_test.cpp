@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a plan says beforehand of the memory of relays, beside what passes over its programs ask for, and beside counts
-// of rows one by one.
+// What a plan says beforehand of the memory of relays, beside what passes over its programs ask for and counts of rows
+// one by one.
 #include "runtime/relay_memory.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ Mask random_documents(std::mt19937& rng, int64_t rows) {
   return varlen_mask(borders, true);
 }
 
-/// As NodeCommunicator::prepare_pass computes it.
+/// Bytes of a pass as NodeCommunicator::prepare_pass computes them.
 int64_t bytes_of_pass(const std::shared_ptr<const Plan>& plan, int rank, AttnPass pass) {
   DeviceProgram written;
   written.program =
