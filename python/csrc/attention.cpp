@@ -221,17 +221,14 @@ void bind_backends(nb::module_& m) {
       .def_prop_ro("name", [](const Backend& self) { return std::string(self.get().name()); })
       .def_prop_ro("device", &Backend::device)
       .def_prop_ro("on_gpu", &Backend::on_gpu)
-      .def(
-          "takes",
-          [](const Backend& self, DType dtype) {
-            try {
-              self.get().check({1, 1, 1, 1, 64, 64, dtype});
-            } catch (const InvalidArgument&) {
-              return false;
-            }
-            return true;
-          },
-          "dtype"_a, "Whether it computes tensors of that dtype.");
+      .def_prop_ro("takes_float32", [](const Backend& self) {
+        try {
+          self.get().check({1, 1, 1, 1, 64, 64, DType::kFloat32});
+        } catch (const InvalidArgument&) {
+          return false;
+        }
+        return true;
+      });
 }
 
 void bind_mask_buffer(nb::module_& m) {

@@ -30,7 +30,7 @@ def default_backend(on_gpu: bool, device: int = -1) -> str:
 def float32_backend(device: int) -> str | None:
     """The best backend of that GPU that computes float32; None: there is none."""
     for name in gpu_backends(device):
-        if backend_named(name, True, device).takes("float32"):
+        if backend_named(name, True, device).takes_float32:
             return name
     return None
 

@@ -78,8 +78,8 @@ class Sm90HeadMasksOfDims : public Sm90HeadMasks, public testing::WithParamInter
 INSTANTIATE_TEST_SUITE_P(Dims, Sm90HeadMasksOfDims,
                          testing::Values(Dims{128, 128}, Dims{64, 64}, Dims{32, 32}, Dims{40, 56}, Dims{96, 96},
                                          Dims{192, 128}, Dims{256, 256}),
-                         [](const auto& info) {
-                           return "d" + std::to_string(info.param.qk) + "_" + std::to_string(info.param.v);
+                         [](const auto& dims) {
+                           return "d" + std::to_string(dims.param.qk) + "_" + std::to_string(dims.param.v);
                          });
 
 TEST_P(Sm90HeadMasksOfDims, AgreeWithFloat64) {
