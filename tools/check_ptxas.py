@@ -24,6 +24,7 @@ MAY_SPILL = [
     (re.compile(r"backward_kernel.*Li128ELb1E"), 64),
     (re.compile(r"4sm808backward15backward_kernel.*Li128ELi128ELb"), 24),
     (re.compile(r"4sm8014forward_kernel.*Lb1E"), 88),
+    (re.compile(r"4sm8014forward_kernel.*Li64ELi64ELb0E"), 12),
     (re.compile(r"4sm8014forward_kernel.*Li192ELi128ELb0E"), 8),
 ]
 USED = re.compile(r"Used (\d+) registers")
