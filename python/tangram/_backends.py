@@ -56,8 +56,9 @@ def gpu_backends(device: int = -1) -> list[str]:
 def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
     """One backend of that name for each GPU (`device`), since masks are prepared in its memory."""
     if name is None:
-        memory = (on_gpu, device if on_gpu else -1)
-        name = _default_names.get(memory) or _default_names.setdefault(memory, default_backend(*memory))
+        gpu = device if on_gpu else -1
+        memory = (on_gpu, gpu)
+        name = _default_names.get(memory) or _default_names.setdefault(memory, default_backend(on_gpu, gpu))
     backend = _backends.get((name, device))
     if backend is None:
         names = [info.name for info in list_backends()]

@@ -72,8 +72,8 @@ def fixed_mask(layout: Layout, borders: tuple[int, ...], ranks: int, window: Win
                     continue
                 shift = k.begin - q.begin
                 q_range, k_range = Range(q.begin, q.begin + q.length), Range(k.begin, k.begin + k.length)
-                bounds = (low if left < 0 else low + shift, high if right < 0 else high + shift)
-                slices.append(AttnSlice(q_range, k_range, *bounds))
+                least, most = low if left < 0 else low + shift, high if right < 0 else high + shift
+                slices.append(AttnSlice(q_range, k_range, least, most))
     total = borders[-1] * (1 if layout == "sequence" else ranks)
     return Mask(total, total, slices)
 

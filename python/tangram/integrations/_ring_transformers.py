@@ -52,8 +52,8 @@ def _key(process_group: Any, q: Tensor, k: Tensor, v: Tensor) -> Any:
             f"substitute_hf_flash_attn: {_NAME} must be called before each batch (got a layer without it)"
         )
     group = group_of("substitute_hf_flash_attn", process_group)
-    given = (DATA_PARAMS["cu_seqlens_q"], DATA_PARAMS["cu_seqlens_k"], DATA_PARAMS["local_k_slice"])
-    borders = sequence_borders(_NAME, *given, q.shape[2], True, process_group, group)
+    of_q, of_k, rows = DATA_PARAMS["cu_seqlens_q"], DATA_PARAMS["cu_seqlens_k"], DATA_PARAMS["local_k_slice"]
+    borders = sequence_borders(_NAME, of_q, of_k, rows, q.shape[2], True, process_group, group)
     mask = fixed_mask("sequence", borders, group.size, (-1, 0))
     heads = HeadConfig(q.shape[1], k.shape[1], q.shape[3], v.shape[3])
     return fixed_key("substitute_hf_flash_attn", mask, heads, group)

@@ -194,6 +194,21 @@ def _backward_of_heads(
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dout, q, k, v, out = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
-    more = (max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset)
-    dq, dk, dv = _backward_of_rows(dout, q, k, v, out, logsumexp, None, None, *more, scale=scale)
+    dq, dk, dv = _backward_of_rows(
+        dout,
+        q,
+        k,
+        v,
+        out,
+        logsumexp,
+        None,
+        None,
+        max_q,
+        max_k,
+        dropout_p,
+        is_causal,
+        philox_seed,
+        philox_offset,
+        scale=scale,
+    )
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
