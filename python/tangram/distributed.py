@@ -103,13 +103,15 @@ __all__ = [
 
 @dataclass(slots=True)
 class _Call:
-    """What a call has beside its tensors; one argument, because autograd looks at each."""
+    """Arguments of a call beside its tensors. They are one object, because autograd inspects each argument."""
 
     key: DistAttnRuntimeKey
     attention: DistAttention | PlanOfBuffer
     without: Callable[[], DistAttention] | None
-    """Makes an executor without kept K/V; set if `attention` keeps remote K/V in GPU memory."""
+    """Makes an executor that fetches remote K/V again. Set if `attention`, the executor of the forward pass, keeps
+    remote K/V in GPU memory (keep_remote_kv)."""
     kept: KeptKv | None
+    """Remote K/V rows that a forward pass in host memory keeps for the backward pass."""
     sink_layout: str
     options: AttnOptions
     out_dtype: torch.dtype | None
@@ -118,7 +120,7 @@ class _Call:
     backend: str | None
     grad_dtype: torch.dtype | None = None
     number: int = 0
-    """Number of the forward pass; its executor finds the kept K/V by it."""
+    """Number of the forward pass. The executor keeps K/V of its last pass only, and compares this number."""
     has_run: bool = False
     """Whether this call computed the forward pass, so that `kept` holds its rows."""
 
@@ -144,7 +146,7 @@ class _Call:
         return (*grads, None if sink is None else dsink)
 
     def _of_operator(self) -> tuple[Any, ...]:
-        """What its operators say of a call; they compute by the call itself."""
+        """Arguments that torch.ops.tangram shows in a trace. The computation itself uses this object."""
         options = self.options
         of_call = (options.softmax_scale, options.softcap, options.deterministic, self.dsink_reduce)
         return (self.key.handle, self.sink_layout, *of_call, self.backend or "")
@@ -189,7 +191,8 @@ class _CalcAttn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, call: _Call) -> Results:
         results = call.forward(q, k, v, sink)
-        # Among what is saved, since a checkpoint that recomputes replaces that, and not the call.
+        # Activation checkpointing runs forward again and replaces the saved tensors, but not `call`. So the number of
+        # the pass is a saved tensor.
         number = None if call.without is None else torch.tensor(call.number, device="cpu")
         ctx.save_for_backward(q, k, v, sink, *results[:2], number)
         ctx.call = call
@@ -198,7 +201,7 @@ class _CalcAttn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor, *_: Any) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors  # once, or checkpointing refuses
+        saved = ctx.saved_tensors  # read once: checkpointing refuses a second read
         refuse_batched("calc_attn", dout)
         if not torch.is_grad_enabled():
             return (*ctx.call.backward(dout, saved), None)
@@ -207,12 +210,12 @@ class _CalcAttn(torch.autograd.Function):
         return refuse_second_derivatives("calc_attn", grads, (dout, *saved))
 
 
-# See _apply_flex.
+# Like _apply_flex in _torch_flex.py: what apply does if no transform of torch.func is active.
 _apply: Any = super(torch.autograd.Function, _CalcAttn).apply
 
 
 def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: Any) -> None:
-    """What the executor does not see. The peers of a rank that raises are told, or they would wait for it."""
+    """Checks what the executor does not see. A rank that raises tells its peers, which would wait for it otherwise."""
     require_key("calc_attn", key)
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         reason = f"calc_attn: needs torch tensors (got {', '.join(type(x).__name__ for x in (q, k, v))})"
@@ -236,15 +239,15 @@ def _check(q: Any, k: Any, v: Any, sink: Tensor | None, sink_layout: str, key: A
         f"row has sinks of its own, 'ssh' (got {shown})"
     )
     if not torch.compiler.is_compiling():
-        key.group.refuse(_cuda.device_of(q), reason)  # which peers get shortened, so without the remedy
+        key.group.refuse(_cuda.device_of(q), reason)  # peers get a truncated text, so it omits the remedy
     raise InvalidArgument(reason + dtype_remedy(q.dtype, k.dtype, v.dtype))
 
 
 def _calc_otherwise(
     q: Tensor, k: Tensor, v: Tensor, key: DistAttnRuntimeKey, sink: Tensor | None, shared: dict[str, Any], on_host: bool
 ) -> tuple[Tensor, AttnForwardMeta]:
-    """What executors on GPUs do not do: float32 and the dense reference, on the host, and several masks where K/V alone
-    move, group by group."""
+    """Computes what executors on GPUs do not. float32 and the reference backend run on the host. Several masks run one
+    head group after the other, if only K/V move."""
     if not on_host:
         return by_head_groups(calc_attn, q, k, v, key.of_groups(), sink, shared)
     if shared["backend"] is None:
@@ -291,9 +294,10 @@ def calc_attn(
     backward pass of an earlier one fetches its rows again.
 
     Raises:
-        InvalidArgument: on every rank when arguments of one do not fit; over GPUs on that rank, and CommError on the
-            others. Timeout, CommError: a peer is gone; over GPUs in a later call, see check_errors. NotAvailable: no
-            backend for the device, or GPUs that do not reach each other.
+        InvalidArgument: arguments of a rank do not fit. In host memory it is raised on every rank; over GPUs on that
+            rank, and the others raise CommError.
+        Timeout, CommError: a peer is gone. Over GPUs a later call raises it, see check_errors.
+        NotAvailable: no backend for the device, or GPUs that do not reach each other.
     """
     set_key, buffer = key_of_call(key, backend)
     _check(q, k, v, sink, sink_layout, set_key)

@@ -45,10 +45,10 @@ struct BlockMask {
 };
 
 /// NOTE [block image] Every tile of every head group has a work tile in both passes, for any mask, so that the launch
-/// does not depend on the mask. If head groups have masks of their own, work tiles name theirs, and lists give the
+/// does not depend on the mask. If each head group has a mask, work tiles name their head group, and lists give the
 /// order of work. Sections of head groups follow each other; in a section the longest work tiles come first, equal ones
 /// by their place in their mask. Else work tiles are listed once, and kernels walk head groups in sections of as many.
-/// Runs are those of each mask and tile. Both passes point into one array of groups of keys. Indices of groups and
+/// Runs are those of each mask and tile. Both passes point into one array of key groups. Indices of key groups and
 /// masks count from the begin of the image, since these arrays end it and are as long as the mask needs. Blocks that
 /// fill the tiles of the KV-stationary kernel have lists of these backward (KeyImage), and intervals in the place of
 /// masks.

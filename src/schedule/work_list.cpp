@@ -17,7 +17,7 @@
 namespace tangram::schedule {
 namespace {
 
-/// Sets the bits of rows that some slice shows.
+/// Sets the bits of `rows`.
 void cover(std::vector<uint64_t>& words, const Range& rows) {
   for (int64_t i = rows.begin; i < rows.end;) {
     const int64_t end = std::min(rows.end, (i / 64 + 1) * 64);
@@ -38,7 +38,8 @@ struct Coverage {
   std::vector<uint64_t> queries, keys;
 };
 
-/// A bit a row. Rows past the end of a tensor read as zeros, so that they need no zeroing: their bits are set.
+/// Has a bit for each row: whether the row is in a slice. Rows past the end of a tensor are read as zeros. Their bits
+/// are set, so that kernels do not zero them again.
 Coverage coverage(std::span<const AttnSlice> slices, const AttnShape& shape) {
   Coverage result;
   result.queries.resize(static_cast<size_t>(shape.seqlen_q / 64 + 4));
@@ -85,10 +86,11 @@ class Additions {
   Counts counts_{{std::numeric_limits<int64_t>::min(), 0}};
 };
 
-/// The turns of deterministic calls (NOTE [turns]).
+/// Turns of deterministic calls: NOTE [turns] in src/attn/sm90/backward/dq_writer.cuh. A turn of AwaitedKeys is another
+/// thing: the order of arrival.
 void add_turns(WorkList& work) {
   Additions additions;
-  // Every head sees the key tiles scheduled in the same order: the work tiles of the first one tell for all.
+  // Every head sees the key tiles scheduled in the same order: the work tiles of the first head stand for all.
   for (const WorkTile& work_tile :
        work.deterministic_work_tiles.empty() ? work.work_tiles : work.deterministic_work_tiles) {
     if (work_tile.head_begin != 0) continue;
@@ -114,8 +116,8 @@ double seconds_before(const AttnShape& shape, const GpuModel& gpu, bool zeroes_s
   return static_cast<double>(shape.seqlen_q) * shape.num_heads_q * element_bytes / gpu.stream_bytes_per_s;
 }
 
-/// About when the keys of a tile are there, in steps counted from `before_s` after the begin of the call. This is an
-/// estimate: the amount is known, and one link carries it. By index into of_keys; empty if all keys arrive while the
+/// Estimates when the keys of each key tile have arrived, in steps from `before_s` after the begin of the call. It
+/// assumes that one link carries all awaited bytes. By index into of_keys; empty if all keys arrive while the
 /// preprocess kernel runs. Then tiles are scheduled as if none were awaited.
 std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents, const AttnShape& shape,
                                    const GpuModel& gpu, const AwaitedKeys& awaited_keys, double before_s) {
@@ -128,6 +130,7 @@ std::vector<double> ready_in_steps(const TileList& tiles, const Extents& extents
   arrives.reserve(extents.work_tile.size());
   bool any = false;
   for (const size_t i : extents.work_tile) {
+    // AwaitedKeys::turn: the place of the tile's last key in the order of arrival.
     const int turn = awaited_keys.turn(tiles.work_tiles[i].row_begin, tiles.work_tiles[i].row_end);
     const double ready_s = bytes / gpu.link_bytes_per_s * turn / awaited_keys.num_turns();
     arrives.push_back(std::max(0.0, ready_s - before_s) / step_s);
@@ -211,11 +214,11 @@ int32_t emit_work_tiles(std::vector<WorkTile>& work_tiles, const std::vector<Wor
   return num_accum_tiles;
 }
 
-/// Which query tiles the runs visit.
+/// Fills the query tiles that each run visits. The list is of the transposed mask: what it calls keys are queries.
 void fill_run_tiles(WorkList& work) {
   if (work.q_tiles.empty()) return;
-  // If tiles begin with documents there are some more than one every 64 rows: from the tile of the row's granule it is
-  // a step or two.
+  // If tiles begin with documents, a granule of 64 rows may hold several. The search starts at the first tile of the
+  // row's granule and takes a step or two.
   constexpr int32_t kGranule = 64;
   std::vector<int32_t> of_granule;
   of_granule.reserve(static_cast<size_t>(work.q_tiles.back().row_end / kGranule) + 1);
@@ -240,6 +243,7 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   WorkList work;
   work.runs = tiles.runs;
   work.intervals = tiles.intervals;
+  // `tiles` is the list of the transposed mask, so its key tiles are query tiles.
   for (size_t i = 0; i + 1 < tiles.key_tiles.size(); ++i) {
     work.q_tiles.push_back({tiles.key_tiles[i], tiles.key_tiles[i + 1]});
   }
@@ -269,7 +273,8 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
     const TileSchedule how = options.given
                                  ? *options.given
                                  : choose_tile_schedule(in_order, spread, all_groups, gpu, arrives, deterministic);
-    // Its sections are sorted by pieces of different lengths: heads see tiles in orders that add_turns does not know.
+    // Guided scheduling sorts sections by pieces of different lengths. So heads see tiles in different orders, but
+    // add_turns counts those of one head.
     TANGRAM_ASSERT(!deterministic || how.guided_divisor == 0);
     return how;
   };
@@ -289,7 +294,8 @@ WorkList make_work_list(const TileList& tiles, std::span<const AttnSlice> slices
   if (options.calls == BackwardCalls::kBoth) {
     Extents& deterministic_order = arrives.empty() ? extents : late_deterministic_order = extents;
     TileSchedule deterministic = choose(deterministic_order, true);
-    deterministic.heads_innermost = how.heads_innermost;  // no matter of work tiles
+    // It is a property of the walk, not of work tiles, so it must not make the schedules differ.
+    deterministic.heads_innermost = how.heads_innermost;
     if (deterministic != how || deterministic_order.order != in_order.order) {
       add_work_tiles(work.deterministic_work_tiles, deterministic_order, deterministic);
     }

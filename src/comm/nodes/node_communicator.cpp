@@ -21,7 +21,7 @@ namespace {
 constexpr std::chrono::milliseconds kLookInterval{10};
 constexpr int kMaxRanks = kMaxRanksOfLevel * kMaxRanksOfLevel;
 
-/// The tables of all ranks for each stage, those of the plan or gathered.
+/// The tables of all ranks for each stage, from the plan or gathered from the ranks.
 class AllTables {
  public:
   /// Tables from the plan if `agreed` has them; else collective.
@@ -46,7 +46,7 @@ class AllTables {
   StageTables tables_;
 };
 
-/// What `level` has to say, empty: all is well.
+/// The error of `level`, or empty if it has not failed.
 std::string failure_of(DeviceCommunicator& level) {
   try {
     level.check();
@@ -77,7 +77,7 @@ void NodeCommunicator::find_abilities() {
 NodeCommunicator::~NodeCommunicator() {
   stopping_ = true;
   watcher_.join();
-  pass_on_failure();  // others still wait
+  pass_on_failure();  // ranks of the other level may still wait for this one
 }
 
 void NodeCommunicator::watch() {
@@ -99,6 +99,7 @@ bool NodeCommunicator::pass_on_failure() noexcept {
 
 std::shared_ptr<DevicePass> NodeCommunicator::prepare_pass(const DevicePassSpec& spec) {
   check();
+  // All ranks have agreed on the plan, which holds every rank's tables. So this call makes no collective.
   const bool alone = spec.agreed != nullptr && agreement_.has_value();
   const auto refuse = [&](const std::string& reason) {
     if (!alone) world_.refuse(reason);
@@ -141,7 +142,7 @@ void NodeCommunicator::require_room(const DevicePassSpec& spec, const NodeSpecs&
   const int64_t needed = specs.num_hops == 0 ? 0 : relay_bytes(spec, relay_rows(specs));
   const int64_t held = spec.shares_memory ? levels_.across->shared_bytes() + levels_.work->shared_bytes() : 0;
   if (spec.shares_memory && needed <= std::max(held, room_found_)) return;
-  const int64_t free = levels_.work->free_bytes();  // too slow for every key
+  const int64_t free = levels_.work->free_bytes();  // asks the driver: too slow for every runtime key
   if (needed <= free + held) {
     if (spec.shares_memory) room_found_ = needed;
     return;
@@ -162,7 +163,7 @@ void NodeCommunicator::all_reduce(float* device_values, int count, ReduceOp op, 
 
 void NodeCommunicator::check() {
   pass_on_failure();  // the caller may give the communicator up before the watcher looks
-  if (DeviceCommunicator* const level = failed_first_.load()) level->check();  // who has waited in vain throws Timeout
+  if (DeviceCommunicator* const level = failed_first_.load()) level->check();  // its error, not the other level's
   levels_.node->check();
   levels_.across->check();
 }

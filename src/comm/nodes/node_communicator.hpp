@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// NodeCommunicator: ranks on several nodes; each row crosses to a node once. Made of device communicators inside the
-// node and between nodes, of whichever transport.
+// NodeCommunicator: ranks on several nodes; each row crosses to a node once. It is made of two levels: the device
+// communicator of the rank's node (`node`) and that of its rail (`across`), each of any transport.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,9 @@
 
 namespace tangram::comm {
 
-/// NOTE [agreement of two levels]: a rank says what it is about to make to those of its node and to those of its rail.
-/// A rank that makes something else differs from one of these, and through them all ranks hear of it.
+/// NOTE [agreement of two levels]: a rank announces what it is about to make to the ranks of its node and of its rail.
+/// If another rank makes something else, it differs from a rank of its node or rail. That rank fails, and its failure
+/// reaches all ranks.
 class NodeAgreement final : public Agreement {
  public:
   NodeAgreement(Agreement& node, Agreement& across) : levels_{&node, &across} {}
@@ -36,15 +37,14 @@ class NodeAgreement final : public Agreement {
   Agreement* levels_[2];
 };
 
-/// NOTE [failures of two levels]: a rank that is lost is noticed by those of its node and by those in its place of
-/// other nodes. A thread of each rank looks at both levels and gives one up when the other has failed, so that the rest
-/// hears of it from them.
+/// NOTE [failures of two levels]: when a rank is lost, the ranks of its node and of its rail notice. A watcher thread
+/// of each rank polls both levels. When one level fails it aborts the other, so that the failure reaches all ranks.
 class NodeCommunicator final : public DeviceCommunicator {
  public:
-  /// Who moves rows. The ranks of `node` are those of this rank's node, those of `across` are in its place of each
-  /// node; both in ascending order.
+  /// The communicators that move rows. `node` connects the ranks of this rank's node, `across` those of its rail. Both
+  /// number their ranks in ascending order.
   struct Levels {
-    std::shared_ptr<void> kept;  // what `node` and `across` need and outlives them, or null
+    std::shared_ptr<void> kept;  // object that `node` and `across` use, so it outlives them; or null
     std::unique_ptr<DeviceCommunicator> node;
     std::unique_ptr<DeviceCommunicator> across;
     std::shared_ptr<NodeWork> work;
@@ -58,7 +58,7 @@ class NodeCommunicator final : public DeviceCommunicator {
   std::string_view name() const override { return "hierarchical"; }
   int device() const override { return levels_.node->device(); }
   Communicator& control() override { return world_; }
-  /// Where both levels of all ranks have one.
+  /// Not null if both levels of all ranks have an agreement.
   Agreement* agreement() override { return agreement_ ? &*agreement_ : nullptr; }
   std::optional<bool> shares_gpus() const override { return shares_gpus_; }
 
@@ -67,7 +67,7 @@ class NodeCommunicator final : public DeviceCommunicator {
     levels_.node->set_call_fingerprint(fingerprint);
     levels_.across->set_call_fingerprint(fingerprint);
   }
-  /// Sums those of each node, then those sums by node.
+  /// Reduces inside each node, then between nodes.
   void all_reduce(float* device_values, int count, ReduceOp op, void* stream) override;
   void check() override;
   void abort(std::string_view reason) noexcept override;
@@ -80,12 +80,12 @@ class NodeCommunicator final : public DeviceCommunicator {
   }
 
  private:
-  /// Alike on all ranks: whether they agree without meeting, and whether any share a GPU.
+  /// Finds whether ranks agree without a barrier, and whether any share a GPU. The result is the same on all ranks.
   void find_abilities();
-  /// Throws NotAvailable, on this rank alone.
+  /// Throws NotAvailable on this rank alone, unless relayed rows fit into GPU memory.
   void require_room(const DevicePassSpec& spec, const NodeSpecs& specs);
   void watch();
-  /// Gives a level up when the other has failed, and says whether one has.
+  /// Aborts a level if the other has failed. Returns whether one has failed.
   bool pass_on_failure() noexcept;
 
   Communicator& world_;
@@ -93,9 +93,9 @@ class NodeCommunicator final : public DeviceCommunicator {
   const Levels levels_;
   std::optional<NodeAgreement> agreement_;
   std::optional<bool> shares_gpus_;
-  int64_t room_found_ = 0;  // of passes that share memory: what the largest of them needed
+  int64_t room_found_ = 0;  // relay bytes of the largest pass that shares memory
   TrafficCounters counters_;
-  std::atomic<DeviceCommunicator*> failed_first_ = nullptr;  // the level that did not learn it from the other
+  std::atomic<DeviceCommunicator*> failed_first_ = nullptr;  // the level that failed first; the other was aborted
   std::atomic<bool> stopping_ = false;
   std::thread watcher_;
 };

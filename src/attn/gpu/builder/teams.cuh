@@ -78,9 +78,9 @@ struct WarpTeam : DeviceAtomics {
 
 /// All threads of a block; `words`: 32 in shared memory.
 ///
-/// NOTE [whole warps] ptxas assumes that a warp is whole behind __syncthreads(). If a uniform condition, not known to
-/// be uniform, stands in both branches, ptxas may let threads of different branches meet there and not before. Shuffles
-/// behind it were then those of a part of the warp. So warps meet before blocks do.
+/// NOTE [whole warps] ptxas assumes that a warp has reconverged after __syncthreads(). So it may copy a uniform
+/// condition, not known to be uniform, into both branches of a divergent one. The branches then reconverge only at the
+/// next barrier, and shuffles after it run with a part of the warp. So warps synchronise before blocks do.
 template <int kThreads>
 struct BlockTeam : DeviceAtomics {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);
