@@ -52,7 +52,8 @@ std::string machine_name(const StepOptions& step) {
   return step.num_gpus > 0 ? device_name(best_attn_backend(MemoryKind::kDevice)) : probe_cpu().name;
 }
 
-/// Between the nodes that ranks are found to be on NCCL alone: of two levels it would not be a link's rate.
+/// The transport that --comm-only measures. Between nodes only NCCL is measured: the two-level (relay) transport has no
+/// single link rate. Nodes are those that the ranks detect.
 DeviceCommunicatorConfig link_config(const StepOptions& step, Communicator& control) {
   require(step.ranks_per_node == 0, "--comm-only: measures links between nodes as they are found (got {})",
           "--ranks-per-node");
@@ -78,7 +79,7 @@ int bench_comm_main(const BenchVerbOptions& options, Communicator* control) {
           "--cp-size: must lie in [2, 256] with --comm-only (got {})", options.dist.cp_size);
   LinkMeasurement measured;
   FigureContext context;
-  context.heads = {8, 8, 64, 64, DType::kFloat32};  // of the rows that measure_link moves
+  context.heads = {8, 8, 64, 64, DType::kFloat32};  // measure_link moves rows of these heads
   int ctas = 0;
   const auto num_repeats = static_cast<int>(options.step.num_repeats);
   const auto measure = [&](Communicator& communicator) {
@@ -136,7 +137,7 @@ void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan
   add_pass("backward", backward_flops(plan), &KernelTimes::backward_s);
 }
 
-// Where queries move, `tangram_qo` or whichever way it is.
+// Name of the strategy. If queries move, the name of the movement algorithm follows, as in `tangram_qo`.
 std::string strategy_name(const Plan& plan) {
   const std::string name(to_string(plan.config.strategy.name));
   return plan.movement.empty() ? name : name + "_" + std::string(to_string(plan.config.movement.algorithm));
@@ -149,6 +150,8 @@ int bench_main(BenchVerbOptions options, Communicator* control) {
   }
   apply_gpus(options.step, options.dist, control);
   make_attn_options(options.step);  // refuses bad scales before anything is planned
+  // on_gpus: ranks compute steps on one GPU each. on_device: this process measures the kernels of all ranks on one
+  // device.
   const bool on_gpus = options.step.num_gpus > 0;
   const bool on_device = !options.plan_only && !on_gpus && is_benched_on_device(options.step.backend);
   if (!options.plan_only && !on_device) require_runnable(options.step, options.dist);

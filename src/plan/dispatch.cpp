@@ -31,7 +31,8 @@ constexpr Names<DispatchAlgorithm, 10> kAlgorithms = {{{DispatchAlgorithm::kAuto
                                                        {DispatchAlgorithm::kBatchTopP, "batch_topp"},
                                                        {DispatchAlgorithm::kRandom, "random"}}};
 
-// The map of a classic algorithm over chunks of a given size.
+// Rank of each chunk, for chunks of a given size, by a classic algorithm: any but tangram. Most were published
+// elsewhere.
 std::vector<int> classic_ranks(const Mask& mask, const DistAttnConfig& config, int64_t chunk_size) {
   const int64_t num_chunks = mask.seqlen_q() / chunk_size;
   const DispatchAlgorithm algorithm = config.dispatch.algorithm;
@@ -51,7 +52,7 @@ std::vector<int> classic_ranks(const Mask& mask, const DistAttnConfig& config, i
   return {};
 }
 
-// Largest area / mean up to which nothing speaks against a dispatch but its time.
+// A dispatch counts as balanced up to this ratio of largest to mean area. Only its estimated time then counts.
 constexpr double kBalanced = 1.02;
 
 double imbalance(const Mask& mask, const Dispatch& dispatch) {
@@ -69,7 +70,9 @@ struct RankView {
   std::vector<Range> keys;
 };
 
-// Classic algorithms know one chunk size: the coarsest that balances, found by halving.
+// A dispatch by a classic algorithm, with the given chunk size or one that is searched. The search begins with one
+// chunk a rank and takes a smaller size if it is at most half the best size and balances better. It ends once the areas
+// of ranks are nearly even, or at the finest size.
 Dispatch classic_dispatch(const Mask& mask, const DistAttnConfig& config) {
   constexpr double kFineEnough = 1.005;
   const int cp_size = config.cp_size;
@@ -195,7 +198,7 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
   cost.balance = mask.area() > 0 ? static_cast<double>(max_area) / mean_area : 1;
   const double slowest_s = step_seconds(config, max_area, 0);
   cost.excess_s = std::max(0.0, slowest_s - kBalanced * step_seconds(config, mask.area() / dispatch.cp_size, 0));
-  // Where a link is busy for longer than kernels are, it is what a step takes.
+  // A step takes at least as long as the transfers of the busiest link, which may outlast the kernels.
   cost.seconds = std::max(slowest_s + kVisibleShare * transfers_s / dispatch.cp_size, longest_transfer_s);
   return cost;
 }
@@ -212,10 +215,11 @@ ChosenDispatch dispatch_queries(const Mask& mask, const DistAttnConfig& config) 
   if (may_know_nodes && has_nodes(config) && mask.is_self_attention()) return dispatch_over_nodes(mask, config);
   if (algorithm == DispatchAlgorithm::kTangram) return {algorithm, dispatch_tangram(mask, config)};
   if (algorithm != DispatchAlgorithm::kAuto) return {algorithm, classic_dispatch(mask, config)};
-  // Algorithms that look at area alone never win; of equals the simplest. What an imbalance costs is the least certain,
-  // since areas are exact and rates are not: beyond kBalanced it counts more.
+  // Three algorithms compete by estimated time. Among equal estimates the first, which is the simplest, wins. The other
+  // algorithms balance area only; they never win. Areas are exact, but rates are estimates. So the seconds that an
+  // imbalance beyond kBalanced costs are added once more, times kDoubt.
   constexpr double kDoubt = 1;
-  const bool is_short = is_short_step(config, mask.area());  // what is balanced is taken
+  const bool is_short = is_short_step(config, mask.area());  // balance decides, then time
   ChosenDispatch best;
   std::pair<double, double> best_price;
   for (const DispatchAlgorithm candidate :

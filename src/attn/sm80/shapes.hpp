@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Compile-time shapes of each class of head dims, one row each. Kernels, and the host code that cuts masks into their
+// Compile-time shapes of each head-dim class, one row each. Kernels, and the host code that cuts masks into their
 // tiles, read the same table. A class serves all dimensions up to its own, in eights: rows are filled up with zeros as
 // they are copied.
 #pragma once

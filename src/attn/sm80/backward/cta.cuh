@@ -23,14 +23,15 @@ struct CtaBase : StepWalk {
   using ScoreSums = typename Scores::Sums;
 
   Smem<Traits>& smem;
-  const uint32_t warp, lane;  // `next` of StepWalk is the step whose Q is copied next
+  const uint32_t warp, lane;
   typename Dk::Sums dk;
   typename Dv::Sums dv;
 
   __device__ CtaBase(const Params& params_in, Smem<Traits>& smem_in)
       : StepWalk(params_in, smem_in.work), smem(smem_in), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
 
-  /// Where V is copied to; with kVInRegisters only until the first step.
+  /// The tile of shared memory that V is copied to. With kVInRegisters it holds V only until the first step: warps load
+  /// V into registers, then dS (own keys) or dout takes its place.
   __device__ __forceinline__ unsigned char* v_tile() const {
     if constexpr (Traits::kOwnKeys) {
       return smem.ds[0];
@@ -38,7 +39,8 @@ struct CtaBase : StepWalk {
       return Traits::kVInRegisters ? smem.dout[0] : smem.v;
     }
   }
-  /// Rows that nothing covers may hold NaN: zeros in their place.
+  /// Copies K and V of the work tile. Keys that no query sees may hold NaN and have no bit in `covered`: zeros are
+  /// written in their place.
   __device__ __forceinline__ void copy_keys() {
     if (params.ready_flags.pending != 0) {
       await_keys(params.ready_flags, state.arrived, work().row_begin, work().row_end);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Writes gradients from registers: in the input dtype or float32, set or added. Work tiles in pieces first meet in
-// float32 accumulator tiles, whose sum the last piece takes.
+// Writes gradients from registers: in the input dtype or float32, set or added. Head splits first add up in a
+// float32 accumulator tile; the last head split writes the sum.
 #pragma once
 
 #include "attn/sm80/backward/traits.cuh"
@@ -130,10 +130,10 @@ __device__ __forceinline__ void visit_fours(float (&sums)[kM][kCount], int first
 }
 
 /// Head splits add up in an accumulator tile. The first one stores, so that no clearing is needed; the last one adds
-/// the sum to its registers. Returns whether this one is the last. Deterministic: in the order of the pieces; a piece
-/// waits only for pieces with smaller tickets. In deterministic calls head splits have the places that they drew before
-/// their last steps (WorkState::place). One in the middle waits for the first, the last waits for all, and these have
-/// only their last step left. No deadlock in either case, since the first one never waits.
+/// the sum to its registers. Returns whether this one is the last. Deterministic calls add in the order of head splits,
+/// and each waits only for those with smaller tickets. In other calls head splits have the places that they drew before
+/// their last steps (WorkState::place). One in the middle waits for the first, and the last waits for all. The awaited
+/// ones have at most their last step left. No deadlock in either case, since the first one never waits.
 template <typename Traits>
 __device__ __forceinline__ bool join_pieces(const Params& params, const WorkState& state, typename Traits::Dk::Sums& dk,
                                             typename Traits::Dv::Sums& dv) {

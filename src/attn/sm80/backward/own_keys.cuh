@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 // The steps of a backward kernel whose warps have 16 keys of their own. A warp makes S^T and dP^T of its keys; its
-// registers then hold P^T and dS^T as operands of dV and dK. Only dQ needs the keys of all warps. Its dS goes through
-// shared memory, and dQ is made a step later, so that a step has one barrier:
+// registers then hold P^T and dS^T as operands of dV and dK. Only dQ needs the keys of all warps, so dS goes through
+// shared memory. The next step's barrier also publishes dS, so dQ of step n is computed in step n + 1. Step n:
 //
-//   | Q, dout are there, dS of the step before, too | copy the next Q, dout | S, dP, P, dS | dV += P^T dO |
-//   dK += dS^T Q | dQ = dS K of the step before, added |
+//   wait for copies of Q, dout | barrier: they and dS of step n - 1 are visible | start copies of the next Q, dout |
+//   S, dP, P, dS; store dS | dV += P^T dO | dK += dS^T Q | dQ of step n - 1 = dS K, added to its sums
 //
+// That is one barrier; deterministic additions of dQ have two more.
 // For head dims whose K and V fit into registers beside dK and dV.
 #pragma once
 

@@ -51,9 +51,9 @@ struct Params {
   const DqOrderSegment* dq_order_segments;  ///< deterministic: see RangeQueryTiles
   const RowStatistics* stats;               ///< [num_heads_q, num_q_tiles, kStepQueries]
   float* dq_sums;      ///< [num_heads_q, num_q_tiles, kStepQueries * head_dim of the class], zeros before, as fragments
-  float* accum_tiles;  ///< [num_accum_tiles, keys * both head dims of the class], where work tiles in pieces add up
-  int32_t* split_semaphore;  ///< [num_accum_tiles], zeros before: how many pieces were added, and kPieceArrived for
-                             ///< each that has drawn its place
+  float* accum_tiles;  ///< [num_accum_tiles, keys * both head dims of the class], where head splits add up
+  int32_t* split_semaphore;  ///< [num_accum_tiles], zeros before: how many head splits were added, and kPieceArrived
+                             ///< for each that has drawn its place
   int32_t* dq_semaphore;     ///< [num_heads_q, num_q_tiles], zeros before: how many additions there were, in order
   int32_t* ticket;           ///< zero before
   void* dk;

@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// The steps of a work tile of a backward kernel: which queries come next, and what of them a key sees.
+// The steps of a work tile of a backward kernel: which tile of queries comes next, and which of its queries see
+// a key.
 //
-// NOTE [order of additions] Deterministic calls add to dq in the order of the work tiles. The turn of a step at its
-// sums is the number of steps that add to them and belong to work tiles with smaller tickets. A work tile waits only
-// for work tiles scheduled before it, which a CTA has finished or is working on. No deadlock, however few CTAs run.
+// NOTE [order of additions] Deterministic calls add to a dQ tile in the order of the work tiles' tickets. A step's turn
+// counts the steps of work tiles with smaller tickets that add to the same dQ tile. A work tile waits only for work
+// tiles with smaller tickets. CTAs have finished these or compute them now, so any number of CTAs runs without
+// deadlock.
 #pragma once
 
 #include "attn/sm80/backward/params.hpp"
@@ -18,25 +20,25 @@ namespace tangram::sm80::backward {
 struct WorkState {
   WorkTile tile;
   int32_t ticket;  // of the work tile after this one
-  int32_t place;   // of this piece among those of its keys
+  int32_t place;   // of this head split among those of its keys, by arrival
   BackwardMaskInfo mask_info;
   ArrivedKeys arrived;
 };
 
 /// A step.
 struct StepCursor {
-  int32_t left = 0;  // steps, the one at hand included
+  int32_t left = 0;  // steps that are left, this one included
   int32_t head = 0, run = 0, tile = 0;
-  int32_t segment = 0;    // in order: of the turn of the tile
-  QueryTile rows;         // of the tile
-  uint64_t is_there = 0;  // which of its rows hold something
+  int32_t segment = 0;    // deterministic: dq_order_segments[segment] has the turn of `tile`
+  QueryTile rows;         // of `tile`
+  uint64_t is_there = 0;  // bit i: query i of `tile` exists and sees a key
 };
 
 /// Walks the steps of a work tile.
 struct StepWalk {
   const Params& params;
   WorkState& state;
-  StepCursor next;
+  StepCursor next;  // the step whose Q is copied next
   bool is_descending = false, heads_innermost = false;
 
   __device__ StepWalk(const Params& params_in, WorkState& state_in) : params(params_in), state(state_in) {}
@@ -100,7 +102,7 @@ struct StepWalk {
     return offset_of(at.head, params.num_q_tiles) + at.tile;
   }
 
-  /// The queries, counted in the tile, that see a key, counted likewise: those of [begin, end).
+  /// Returns the interval of queries that see key `in_tile`. Queries and key are offsets within their tiles.
   __device__ __forceinline__ RowInterval queries_of(const TileRange& run, const QueryTile& rows,
                                                     int32_t in_tile) const {
     const int32_t key = work().row_begin + in_tile;
@@ -114,13 +116,13 @@ struct StepWalk {
     return {seen.begin - rows.row_begin, min(seen.end, rows.row_end) - rows.row_begin};
   }
 
-  /// Draws the ticket of the next work tile, just early enough to hide its latency. A work tile drawn earlier waits for
-  /// this CTA while others run out of work, or wait for their turn behind it.
+  /// Draws the ticket of the next work tile, one step ahead to hide the latency of the atomic addition. A CTA that drew
+  /// earlier would hold a work tile that it cannot begin. Other CTAs would run out of work, or wait for its turn.
   __device__ __forceinline__ void draw_ticket() {
     if (threadIdx.x == 0) state.ticket = atomicAdd(params.ticket, 1) + static_cast<int32_t>(gridDim.x);
   }
-  /// Before the last step. Pieces are joined by the one that ends last, which then waits for no piece that is still at
-  /// its steps.
+  /// Called before the last step. Head splits draw their places here, unless the call is deterministic (join_pieces).
+  /// The last one to draw sums all. It never waits long: the others have at most their last step left.
   __device__ __forceinline__ void begin_last_step() {
     draw_ticket();
     if (threadIdx.x == 0 && work().num_head_splits > 1 && !params.deterministic) {

@@ -222,8 +222,8 @@ struct ForwardCta {
         [&](uint32_t(&b)[4], int k16, int n16) { ptx::load_matrix_x4_transposed(b, LayoutV::advance(v, k16, n16)); });
   }
 
-  /// Draws the ticket of the next work tile, just early enough to hide its latency. A work tile drawn earlier waits for
-  /// this CTA while others run out of work.
+  /// Draws the ticket of the next work tile, one step ahead to hide the latency of the atomic addition. A CTA that drew
+  /// earlier would hold a work tile that it cannot begin, while other CTAs run out of work.
   __device__ __forceinline__ void draw_ticket() {
     if (threadIdx.x == 0) smem.ticket[turn] = atomicAdd(&params.counters[0], 1) + static_cast<int32_t>(gridDim.x);
   }
