@@ -9,15 +9,30 @@
 #include "attn/sm80/launch.hpp"
 #include "attn/sm80/launch_kernel.hpp"
 #include "cuda/load_kernel.hpp"
+#include "tangram/error.hpp"
 
 namespace tangram::sm80 {
 namespace {
 
+// A build for tests without a GPU holds a sample of the kernels: of the smaller class, without softcap.
+#ifdef TANGRAM_SM80_SAMPLE
+constexpr bool kAllKernels = false;
+#else
+constexpr bool kAllKernels = true;
+#endif
+
 /// Calls run.template operator()<kDim>() for the class of the head dimensions.
 template <typename Run>
 void with_class(const Variant& variant, const Run& run) {
-  if (float32::class_of(variant.head_dim, variant.head_dim_v) == 128) return run.template operator()<128>();
-  run.template operator()<256>();
+  const bool is_small = float32::class_of(variant.head_dim, variant.head_dim_v) == 128;
+  if constexpr (kAllKernels) {
+    if (!is_small) return run.template operator()<256>();
+  } else if (!is_small || variant.softcap) {
+    throw NotAvailable(
+        "sm80: this build has float32 kernels without softcap for head dims up to 128 alone; "
+        "TANGRAM_SM90_KERNELS=all compiles all");
+  }
+  run.template operator()<128>();
 }
 
 template <int kDim, bool kSoftcap>
@@ -57,8 +72,8 @@ void launch_float32_forward(const Variant& variant, const ForwardParams& params,
 void launch_float32_backward(const Variant& variant, const backward::Params& params,
                              const backward::PrePostParams& pre_post, int num_multiprocessors, cudaStream_t stream) {
   with_class(variant, [&]<int kDim> {
-    (variant.softcap ? launch_backward_of<kDim, true> : launch_backward_of<kDim, false>)(params, pre_post,
-                                                                                         num_multiprocessors, stream);
+    (variant.softcap ? launch_backward_of<kDim, kAllKernels>
+                     : launch_backward_of<kDim, false>)(params, pre_post, num_multiprocessors, stream);
   });
 }
 
