@@ -7,15 +7,23 @@ from __future__ import annotations
 import functools
 import sys
 
-from ._core import Backend, list_backends
-from .errors import InvalidArgument, NotAvailable
+from ._core import AttnBackendInfo, Backend, list_backends
+from .errors import CudaError, InvalidArgument, NotAvailable
 
 _backends: dict[tuple[str, int], Backend] = {}
 
 
+def _listed(device: int) -> list[AttnBackendInfo]:
+    """Backends as the GPU can run them. Without a driver no GPU can be chosen, and the list says why."""
+    try:
+        return list_backends(device)
+    except CudaError:
+        return list_backends()
+
+
 def default_backend(on_gpu: bool, device: int = -1) -> str:
     """The best backend for tensors in that memory, of that GPU (-1: the current one)."""
-    infos = list_backends(device)
+    infos = _listed(device)
     wanted = [info.name for info in infos if info.available and info.on_gpu == on_gpu]
     if not wanted:
         listed = ", ".join(f"{info.name} ({info.detail})" for info in infos)
@@ -50,7 +58,7 @@ _default_names: dict[tuple[bool, int], str] = {}
 
 def gpu_backends(device: int = -1) -> list[str]:
     """Names of the backends of GPU memory that the GPU (-1: the current one) can run, best first."""
-    return [info.name for info in list_backends(device) if info.available and info.on_gpu]
+    return [info.name for info in _listed(device) if info.available and info.on_gpu]
 
 
 def backend_named(name: str | None, on_gpu: bool, device: int = -1) -> Backend:
