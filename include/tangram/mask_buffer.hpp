@@ -41,8 +41,8 @@ class MaskBuffer {
   /// several earlier masks have not run yet. Throws InvalidArgument, with the mask set before still there, for a mask
   /// of another shape or one that exceeds the capacity, named; CudaError.
   void set(const Mask& mask, void* stream = nullptr);
-  /// Sets one mask per head group (MaskCapacity::head_groups): mask g of n belongs to K/V heads `[g * heads_kv / n, (g
-  /// + 1) * heads_kv / n)` and of their query heads.
+  /// Sets one mask per head group (MaskCapacity::head_groups). Mask g of n belongs to heads_kv / n K/V heads, the first
+  /// of which is g * heads_kv / n, and to their query heads.
   void set(std::span<const Mask> masks, void* stream = nullptr);
 
   /// Packed documents whose borders are in memory of the backend. On a GPU, kernels on `stream` build the lists and no
