@@ -29,8 +29,6 @@ from ._ring_transformers import (
     update_ring_flash_attn_params,
 )
 
-TESTED = "0.1.8"
-"""The version of ring_flash_attn whose names, arguments and results the tests compare."""
 _MIRRORED = ("zigzag", "stripe")
 """Layouts that are there for causal attention alone."""
 _NAME = "ring_flash_attn"

@@ -16,13 +16,6 @@
 
 namespace tangram::sm80 {
 
-// A build for tests without a GPU holds a sample of the kernels: bfloat16 without softcap, of few classes.
-#ifdef TANGRAM_SM80_SAMPLE
-inline constexpr bool kAllKernels = false;
-#else
-inline constexpr bool kAllKernels = true;
-#endif
-
 template <typename Traits>
 void launch_forward_instance(const ForwardParams& params, int num_multiprocessors, cudaStream_t stream) {
   constexpr int kSmemBytes = sizeof(ForwardSmem<Traits>);

@@ -13,6 +13,13 @@
 
 namespace tangram::sm80 {
 
+// A build for tests without a GPU holds a sample of the kernels: bfloat16 without softcap, of few classes.
+#ifdef TANGRAM_SM80_SAMPLE
+inline constexpr bool kAllKernels = false;
+#else
+inline constexpr bool kAllKernels = true;
+#endif
+
 /// Lets `kKernel` have so much dynamic shared memory. Throws CudaError with `what`.
 template <auto kKernel, int kBytes>
 void allow_shared_memory(const char* what) {

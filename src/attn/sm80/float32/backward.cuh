@@ -126,7 +126,7 @@ struct BackwardKeys : backward::StepWalk {
     }
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) dq_parts[turn][warp][lane + static_cast<uint32_t>(c) * 32] = dq[c];
-    __syncthreads();  // those that read the other parts have come here, too
+    __syncthreads();  // all parts are there, and the parts of the query before have been read
     if (static_cast<int32_t>(threadIdx.x) < params.head_dim) {
       float sum = 0.0f;
       for (int w = 0; w < kWarps; ++w) sum += dq_parts[turn][w][threadIdx.x];

@@ -14,14 +14,7 @@
 namespace tangram::sm80 {
 namespace {
 
-// A build for tests without a GPU holds a sample of the kernels: of the smaller class, without softcap.
-#ifdef TANGRAM_SM80_SAMPLE
-constexpr bool kAllKernels = false;
-#else
-constexpr bool kAllKernels = true;
-#endif
-
-/// Calls run.template operator()<kDim>() for the class of the head dimensions.
+/// Calls run.template operator()<kDim>() for the class of the head dimensions. A sample has the smaller one alone.
 template <typename Run>
 void with_class(const Variant& variant, const Run& run) {
   const bool is_small = float32::class_of(variant.head_dim, variant.head_dim_v) == 128;
