@@ -45,8 +45,9 @@ class Peers:
         host = _address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1"))
         with socket.create_server((host, 0), backlog=ranks) as listener:
             store.set(f"peers/{self.rank}", f"{host}:{listener.getsockname()[1]}")
-            for other in range(self.rank):
-                address, _, port = store.get(f"peers/{other}").decode().rpartition(":")
+            # All of them before the first connection: rank 0, which holds the store, may leave once all have connected.
+            addresses = [store.get(f"peers/{other}").decode().rpartition(":") for other in range(self.rank)]
+            for other, (address, _, port) in enumerate(addresses):
                 connection = socket.create_connection((address, int(port)), timeout=60)
                 connection.sendall(f"{token} {self.rank:6d}".encode())
                 self._sockets[other] = connection
