@@ -72,6 +72,10 @@ function(tangram_add_layer name)
   list(TRANSFORM arg_DEPENDS PREPEND tangram_)
   target_link_libraries(${target} PUBLIC ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:tangram_fmt> ${arg_LINK_PRIVATE})
   tangram_set_warnings(${target})
+  # Tests of threads plan little. The precompiled header of core serves attn, too, which computes.
+  if(TANGRAM_SANITIZE STREQUAL "thread" AND NOT name MATCHES "^(attn|core)$")
+    set(arg_LIGHT TRUE)
+  endif()
   if(arg_LIGHT AND TANGRAM_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
     get_property(precompiled GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED) # by the first of them

@@ -19,7 +19,7 @@ namespace tangram {
 /// Which kernels of a backend a build holds.
 enum class KernelSet : int {
   kNone = 0,  ///< no GPU code
-  kSample,    ///< of those for any head dims of a class only bfloat16 without softcap
+  kSample,    ///< a sample that CI compiles
   kAll,
 };
 

@@ -73,8 +73,8 @@ std::string held_text(const KernelCatalog& catalog) {
       return fmt::format("This build has no GPU code and none of the {} kernels that others have.\n", all);
     case KernelSet::kSample:
       return fmt::format(
-          "This build has a sample of {} of {} kernels ({}): of those for any head dims only bfloat16 without "
-          "softcap.\n",
+          "This build has a sample of {} of {} kernels ({}), in bfloat16: of those for any head dims only one class "
+          "without softcap.\n",
           total_kernels(catalog, catalog.held), all, catalog.option);
     case KernelSet::kAll: break;
   }
@@ -164,7 +164,7 @@ nlohmann::json families_json(const KernelCatalog& catalog) {
   nlohmann::json list = nlohmann::json::array();
   for (const KernelFamily& family : catalog.families) {
     const bool forward = family.pass == AttnPass::kForward;
-    const bool sampled = catalog.held == KernelSet::kSample && !family.exact;
+    const bool sampled = catalog.held == KernelSet::kSample;
     list.push_back({{"pass", forward ? "forward" : "backward"},
                     {"head_dim", family.head_dim},
                     {"head_dim_v", family.head_dim_v},
@@ -176,7 +176,7 @@ nlohmann::json families_json(const KernelCatalog& catalog) {
                     {"warpgroups", family.warpgroups},
                     {"kernels_a_call", family.kernels_a_call},
                     {"dtypes", sampled ? nlohmann::json{"bfloat16"} : nlohmann::json{"bfloat16", "float16"}},
-                    {"softcap", !sampled},
+                    {"softcap", !sampled || family.exact},
                     {"deterministic", !forward},
                     {"parts", forward},
                     {"gathered", family.gathered},

@@ -97,6 +97,13 @@ class DenseBackend final : public HostBackend {
           values_(static_cast<size_t>(view.rows * view.heads * view.dim)),
           is_read_(static_cast<size_t>(view.rows * view.heads)) {}
 
+    /// Of `keys`, all with one head.
+    reference::KeyRows operator()(const Range& keys, int head) {
+      for (int64_t key = keys.begin; key < keys.end; ++key) (*this)(key, head);
+      return {values_.data() + (keys.begin * view_.heads + head) * view_.dim, int64_t{view_.heads} * view_.dim,
+              keys.size(), view_.dim};
+    }
+
     const double* operator()(int64_t row, int head) {
       const size_t place = static_cast<size_t>(row * view_.heads + head);
       double* const values = values_.data() + place * static_cast<size_t>(view_.dim);
@@ -146,16 +153,13 @@ class DenseBackend final : public HostBackend {
   static double scale_of(const AttnShape& shape, const AttnOptions& options) {
     return options.softmax_scale ? *options.softmax_scale : 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
   }
-  static double capped(double score, double softcap) {
-    return softcap > 0 ? softcap * std::tanh(score / softcap) : score;
-  }
-
+  /// Calls `visit` with the keys that a row sees in each slice.
   template <class Visit>
-  static void for_each_key(const Prepared& prepared, int64_t row, Visit visit) {
+  static void for_each_range(const Prepared& prepared, int64_t row, Visit visit) {
     for (const AttnSlice& slice : prepared.slices) {
       if (!slice.q_range.contains(row)) continue;
       const Range keys = slice.keys_of(row);
-      for (int64_t key = keys.begin; key < keys.end; ++key) visit(key);
+      if (keys.begin < keys.end) visit(keys);
     }
   }
 
@@ -164,14 +168,14 @@ class DenseBackend final : public HostBackend {
     const AttnShape& shape = prepared.shape;
     const int kv_head = head / (shape.num_heads_q / shape.num_heads_kv);
     const double scale = scale_of(shape, args.options);
-    std::vector<int64_t> keys;
+    const double softcap = args.options.softcap;
     std::vector<double> scores;
-    for_each_key(prepared, row, [&](int64_t key) {
-      const double score = scale * reference::dot(q(row, head), k(key, kv_head), shape.head_dim);
-      max_logit = std::max(max_logit, score);
-      keys.push_back(key);
-      scores.push_back(capped(score, args.options.softcap));
+    for_each_range(prepared, row, [&](const Range& keys) {
+      const size_t begin = scores.size();
+      scores.resize(begin + static_cast<size_t>(keys.size()));
+      max_logit = reference::scores_of(q(row, head), k(keys, kv_head), scale, max_logit, scores.data() + begin);
     });
+    for (size_t i = 0; i < scores.size() && softcap > 0; ++i) scores[i] = softcap * std::tanh(scores[i] / softcap);
     float& lse = args.lse[row * shape.num_heads_q + head];
     const double previous = args.accumulate ? lse : -kInfinity;
     double largest = previous;
@@ -187,11 +191,11 @@ class DenseBackend final : public HostBackend {
     double total = std::exp(previous - largest);
     std::vector<double> sums(static_cast<size_t>(shape.head_dim_v));
     for (int d = 0; d < shape.head_dim_v && total > 0; ++d) sums[size_t(d)] = total * at(args.out, row, head, d);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const double weight = std::exp(scores[i] - largest);
-      total += weight;
-      reference::add_scaled(weight, v(keys[i], kv_head), sums.data(), shape.head_dim_v);
-    }
+    const double* score = scores.data();
+    for_each_range(prepared, row, [&](const Range& keys) {
+      total = reference::add_weighted(score, largest, v(keys, kv_head), total, sums.data());
+      score += keys.size();
+    });
     for (int64_t s = 0; s < args.sink.seqlen_sink; ++s) {
       total += std::exp(args.sink.data[sink_index(shape, args.sink, row, s, head)] - largest);
     }
@@ -204,7 +208,7 @@ class DenseBackend final : public HostBackend {
                            std::vector<char>& touched) {
     const AttnShape& shape = prepared.shape;
     const int kv_head = head / (shape.num_heads_q / shape.num_heads_kv);
-    const double scale = scale_of(shape, args.options), softcap = args.options.softcap;
+    const double scale = scale_of(shape, args.options);
     const double lse = args.lse[row * shape.num_heads_q + head];
     if (lse == -kInfinity) return;
     const double* const q = inputs.q(row, head);
@@ -216,16 +220,12 @@ class DenseBackend final : public HostBackend {
       const size_t i = sink_index(shape, args.sink, row, s, head);
       args.dsink[i] -= static_cast<float>(std::exp(args.sink.data[i] - lse) * delta);
     }
-    for_each_key(prepared, row, [&](int64_t key) {
-      touched[static_cast<size_t>(key)] = 1;
-      const double* const k = inputs.k(key, kv_head);
-      const double score = capped(scale * reference::dot(q, k, shape.head_dim), softcap);
-      const double weight = std::exp(score - lse);
-      double dscore = weight * (reference::dot(dout, inputs.v(key, kv_head), shape.head_dim_v) - delta);
-      if (softcap > 0) dscore *= 1 - (score / softcap) * (score / softcap);
-      reference::add_scaled(weight, dout, dv.data() + index(args.dv, key, kv_head), shape.head_dim_v);
-      reference::add_scaled(scale * dscore, k, dq.data() + index(args.dq, row, head), shape.head_dim);
-      reference::add_scaled(scale * dscore, q, dk.data() + index(args.dk, key, kv_head), shape.head_dim);
+    const reference::QueryRow query{q, dout, scale, args.options.softcap, lse, delta};
+    for_each_range(prepared, row, [&](const Range& keys) {
+      std::fill(touched.begin() + keys.begin, touched.begin() + keys.end, char{1});
+      reference::add_gradients(query, inputs.k(keys, kv_head), inputs.v(keys, kv_head),
+                               dq.data() + index(args.dq, row, head), dk.data() + index(args.dk, keys.begin, kv_head),
+                               dv.data() + index(args.dv, keys.begin, kv_head));
     });
   }
 };

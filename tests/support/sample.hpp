@@ -24,14 +24,14 @@ inline constexpr bool kSanitized = false;
 #endif
 
 /// Which cases of a sweep to run: all in long runs, otherwise one in `one_in`, always the same ones; under sanitizers
-/// a quarter as many. `one_in` shares no factor with the lengths of the inner loops, so that every value of each
+/// an eighth as many. `one_in` shares no factor with the lengths of the inner loops, so that every value of each
 /// meets others; of several sweeps over the same cases each begins at another one, `start`, so that together they run
 /// all.
 class Sample {
  public:
   explicit Sample(int one_in, int start = 0)
       : one_in_(is_long_run() ? 1
-                : kSanitized  ? prime_from(4 * one_in)
+                : kSanitized  ? prime_from(8 * one_in)
                               : one_in),
         next_(start) {}
   bool takes_next() { return next_++ % one_in_ == 0; }
@@ -50,10 +50,10 @@ class Sample {
 /// Why tests of figures skip under sanitizers, where they take minutes: other tests call the same functions there.
 inline constexpr const char* kFiguresOfPlans = "figures of plans, which the plain build compares";
 
-/// How many rounds of a test of random cases to run; under sanitizers a quarter of `sampled`.
+/// How many rounds of a test of random cases to run; under sanitizers an eighth of `sampled`.
 inline int rounds(int whole, int sampled) {
   if (is_long_run()) return whole;
-  return kSanitized ? (sampled + 3) / 4 : sampled;
+  return kSanitized ? (sampled + 7) / 8 : sampled;
 }
 
 }  // namespace tangram::support

@@ -18,10 +18,12 @@ constexpr int kDTypes = 2, kSoftcaps = 2, kDeterministic = 2;  // instances of e
 constexpr int kWholeOrParts = 2;                               // kernels for any dimensions do both alike
 constexpr int kWorkTileKeys = 128, kStepQueries = 64;
 constexpr int kBackwardWarpgroups = 2;
-constexpr int kSampleClass = 128;  // from here on a sample holds kernels for any dimensions; see kernel_sample.hpp
 #ifdef TANGRAM_HAVE_CUDA
 static_assert(backward::kTileShape.block_m == kWorkTileKeys && backward::kTileShape.block_n == kStepQueries);
 #endif
+
+/// See kernel_sample.hpp.
+bool in_sample_of_any_dims(const ShapeClass& row) { return row.head_dim == 128 || row.head_dim == 256; }
 
 KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
   const ForwardShape& shape = many ? row.forward_many : row.forward;
@@ -41,7 +43,9 @@ KernelFamily forward_family(const ShapeClass& row, bool exact, bool many) {
   if (exact && packs_any_heads(row.head_dim, row.head_dim_v)) {
     family.num_kernels += kDTypes * kSoftcaps * kWholeOrParts;
   }
-  family.num_in_sample = exact ? family.num_kernels / kDTypes : row.head_dim >= kSampleClass ? 1 : 0;
+  family.num_in_sample = !exact && in_sample_of_any_dims(row) ? 1 : 0;
+  if (exact) family.num_in_sample = family.num_kernels / kDTypes;
+  if (exact && packs_any_heads(row.head_dim, row.head_dim_v)) family.num_in_sample -= kSoftcaps * kWholeOrParts;
   return family;
 }
 
@@ -49,7 +53,7 @@ KernelFamily backward_family(const ShapeClass& row, bool exact) {
   const int kernels = row.backward_split ? 2 : 1;
   // The gathering kernel of each dtype is Q-stationary, without softcap, with sums in any order.
   const bool gathered = exact;
-  const int in_sample = exact ? kSoftcaps : row.head_dim >= kSampleClass ? 1 : 0;
+  const int in_sample = exact ? kSoftcaps : in_sample_of_any_dims(row) ? 1 : 0;
   return {.pass = AttnPass::kBackward,
           .head_dim = row.head_dim,
           .head_dim_v = row.head_dim_v,
@@ -61,7 +65,7 @@ KernelFamily backward_family(const ShapeClass& row, bool exact) {
           .kernels_a_call = kernels,
           .gathered = gathered,
           .num_kernels = kDTypes * kSoftcaps * kDeterministic * kernels + (gathered ? kDTypes : 0),
-          .num_in_sample = in_sample * kDeterministic * kernels + (gathered ? kDTypes : 0)};
+          .num_in_sample = in_sample * kDeterministic * kernels + (gathered ? 1 : 0)};
 }
 
 KernelSet kernels_of_build() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attn/sm90/backward/params.hpp"
+#include "attn/sm90/common/launch_kernel.hpp"
 #include "attn/sm90/counted_buffers.hpp"
 #include "attn/sm90/forward/params.hpp"
 #include "attn/sm90/sm90_backend.hpp"
@@ -98,7 +99,7 @@ TEST(MaskBuffer, NothingThatAGraphRecordsDependsOnTheMask) {
     expect_independent(128, 128, three, deterministic);
     expect_independent(64, 64, three, deterministic);
     expect_independent(112, 128, three, deterministic);
-    expect_independent(192, 128, three, deterministic);
+    if (sm90::kAllKernels) expect_independent(192, 128, three, deterministic);
     expect_independent(256, 256, four, deterministic);
   }
 }

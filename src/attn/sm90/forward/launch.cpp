@@ -11,7 +11,11 @@ namespace tangram::sm90 {
 void launch_forward(const ForwardVariant& variant, const ForwardParams& params, int num_ctas, cudaStream_t stream) {
   if (has_exact_kernels(variant.head_dim, variant.head_dim_v)) {
     if (variant.any_pack) {
+#ifdef TANGRAM_SM90_SAMPLE
+      refuse_outside_of_sample();
+#else
       return TANGRAM_SM90_OF_ELEMENT(variant.half, launch_any_pack)(variant, params, num_ctas, stream);
+#endif
     }
     const auto launch = variant.parts ? TANGRAM_SM90_OF_ELEMENT(variant.half, launch_split_kv)
                                       : TANGRAM_SM90_OF_ELEMENT(variant.half, launch_forward);

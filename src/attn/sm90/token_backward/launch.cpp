@@ -3,10 +3,12 @@
 
 #include "attn/sm90/token_backward/launch.hpp"
 
+#include "attn/sm90/common/kernel_sample.hpp"
+
 namespace tangram::sm90::token_backward {
 
 void launch(bool half, int head_dim, const Call& call, cudaStream_t stream) {
-  (half ? launch_f16 : launch_bf16)(head_dim, call, stream);
+  TANGRAM_SM90_OF_ELEMENT(half, launch)(head_dim, call, stream);
 }
 
 }  // namespace tangram::sm90::token_backward

@@ -11,6 +11,7 @@
 #include "attn/gpu/argument_checks.hpp"
 #include "attn/gpu/call_workspace.hpp"
 #include "attn/gpu/gpu_model.hpp"
+#include "attn/sm90/common/kernel_sample.hpp"
 #include "attn/sm90/hopper_check.hpp"
 #include "attn/sm90/token_backward/call.hpp"
 #include "attn/sm90/tokens/check.hpp"
@@ -134,7 +135,7 @@ void Sm90Tokens::forward(const AttnShape& shape, const TokenIndices& indices, co
   tokens::enqueue_check(shape, indices, counts, cuda_stream);
   const int num_sms = std::max(gpu::gpu_of_current_device().multiprocessors - args.options.sm_margin, 1);
   const tokens::Params params = params_of(shape, indices, args, counts);
-  (shape.dtype == DType::kFloat16 ? tokens::launch_f16 : tokens::launch_bf16)(params, num_sms, cuda_stream);
+  TANGRAM_SM90_OF_ELEMENT(shape.dtype == DType::kFloat16, tokens::launch)(params, num_sms, cuda_stream);
 }
 
 void Sm90Tokens::backward(const AttnShape& shape, const TokenIndices& indices, const AttnBackwardArgs& args,
