@@ -48,6 +48,14 @@ def test_megatron_core(tmp_path):
         run_script(RANKS / "megatron_checks.py", tmp_path, *cases, ranks=ranks)
 
 
+@long
+def test_torchtitan(tmp_path):
+    needs("torchtitan")
+    for ranks in (1, 2):
+        cases = ["causal", "documents", "selective", "full", "qwen3", "window", "prefix"]
+        run_script(RANKS / "titan_checks.py", tmp_path, *cases, ranks=ranks)
+
+
 def test_rows_of_diffusers_ranks():
     """The one case that needs no package."""
     run_script(RANKS / "diffusers_rows_checks.py", ranks=2)
@@ -74,6 +82,7 @@ def test_diffusers_over_ranks():
         ("megatron-core", "megatron_gpt", 2),
         ("diffusers", "diffusers_video", 0),
         ("diffusers", "diffusers_video", 2),
+        ("torchtitan", "torchtitan_llama", 2),
     ],
 )
 def test_examples(stack, script, ranks):
