@@ -49,6 +49,14 @@ def test_megatron_core(tmp_path):
 
 
 @long
+def test_megatron_core_with_tensor_and_sequence_parallelism(tmp_path):
+    needs("megatron-core")
+    for ranks in (1, 4):
+        script = RANKS / "megatron_parallel_checks.py"
+        run_script(script, "tensor", tmp_path, "packed", "window", "sinks", "learned", "prediction", ranks=ranks)
+
+
+@long
 def test_torchtitan(tmp_path):
     needs("torchtitan")
     for ranks in (1, 2):
