@@ -57,6 +57,15 @@ def test_megatron_core_with_tensor_and_sequence_parallelism(tmp_path):
 
 
 @long
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_megatron_core_recomputes_without_attention(ranks, tmp_path):
+    needs("megatron-core")
+    run_script(
+        RANKS / "megatron_parallel_checks.py", "recompute", tmp_path, "selective", "uniform", "block", ranks=ranks
+    )
+
+
+@long
 def test_torchtitan(tmp_path):
     needs("torchtitan")
     for ranks in (1, 2):
