@@ -68,9 +68,9 @@ def test_megatron_core_recomputes_without_attention(ranks, tmp_path):
 @long
 def test_torchtitan(tmp_path):
     needs("torchtitan")
-    for ranks in (1, 2):
-        cases = ["causal", "documents", "selective", "full", "qwen3", "window", "prefix"]
-        run_script(RANKS / "titan_checks.py", tmp_path, *cases, ranks=ranks)
+    cases = ["causal", "documents", "selective", "full", "qwen3", "window", "prefix"]
+    for ranks in (1, 2, 4):  # four: tensor and sequence parallelism too
+        run_script(RANKS / "titan_checks.py", tmp_path, *cases[: 2 if ranks == 4 else None], ranks=ranks)
 
 
 def test_rows_of_diffusers_ranks():

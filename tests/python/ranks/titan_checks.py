@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
 """TorchTitan's Trainer trains some steps: one process with its own attention writes losses and gradients, ranks of its
-context parallelism with Tangram compare theirs. Arguments: a folder, cases. stacks_test.py starts both."""
+context parallelism with Tangram compare theirs. Four ranks have tensor parallelism too. Arguments: a folder, cases.
+stacks_test.py starts both."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def job(case, ranks):
     config.model.name, config.model.flavor = f"tiny_{case}", "tiny"
     config.training.seq_len, config.training.local_batch_size, config.training.steps = LENGTH, BATCH, STEPS
     config.training.mixed_precision_param = "float32"
-    config.parallelism.context_parallel_degree = ranks
+    config.parallelism.context_parallel_degree = min(ranks, 2)
+    config.parallelism.tensor_parallel_degree = ranks // min(ranks, 2)
     config.lr_scheduler.warmup_steps = 1
     config.optimizer.implementation = "for-loop"
     config.activation_checkpoint.mode = "none"
