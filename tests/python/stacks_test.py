@@ -53,7 +53,8 @@ def test_megatron_core_with_tensor_and_sequence_parallelism(tmp_path):
     needs("megatron-core")
     for ranks in (1, 4):
         script = RANKS / "megatron_parallel_checks.py"
-        run_script(script, "tensor", tmp_path, "packed", "window", "sinks", "learned", "prediction", ranks=ranks)
+        cases = ["packed", "window", "sinks", "learned", "prediction"]
+        run_script(script, "tensor", tmp_path, *cases, ranks=ranks, timeout=900)
 
 
 @long
@@ -70,7 +71,8 @@ def test_torchtitan(tmp_path):
     needs("torchtitan")
     cases = ["causal", "documents", "selective", "full", "qwen3", "window", "prefix"]
     for ranks in (1, 2, 4):  # four: tensor and sequence parallelism too
-        run_script(RANKS / "titan_checks.py", tmp_path, *cases[: 2 if ranks == 4 else None], ranks=ranks)
+        some = cases[:2] if ranks == 4 else cases
+        run_script(RANKS / "titan_checks.py", tmp_path, *some, ranks=ranks, timeout=900)
 
 
 def test_rows_of_diffusers_ranks():
