@@ -50,7 +50,8 @@ def attention_over_ranks(
         mask = fixed_mask("contiguous", tuple(range(0, batch * rows + 1, rows)), group.size, (-1, -1))
     key = fixed_key(name, mask, HeadConfig(heads, k.shape[2], dim, v.shape[3]), group)
     with Named(name):
-        out, meta = calc_attn(*(x.flatten(0, 1) for x in (q, k, v)), key, softmax_scale=scale)
+        flat_q, flat_k, flat_v = (x.flatten(0, 1) for x in (q, k, v))
+        out, meta = calc_attn(flat_q, flat_k, flat_v, key, softmax_scale=scale)
     return out.view(batch, rows, heads, -1), meta.lse.view(batch, rows, heads)
 
 
