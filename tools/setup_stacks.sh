@@ -28,3 +28,4 @@ put megatron-core megatron-core==0.16.1
 put deepspeed deepspeed==0.19.8 einops==0.8.2 hjson==3.1.0 msgpack==1.2.4 ninja==1.13.2 py-cpuinfo==9.0.0
 put diffusers diffusers==0.42.1 pillow==13.0.0 importlib_metadata==10.2.0 zipp==4.1.2
 put ring_flash_attn ring_flash_attn==0.1.8
+put torchtitan torchtitan==0.2.2 torchdata==0.11.0 tyro==1.0.17 einops==0.8.2 docstring_parser==0.18.0 typeguard==4.6.1

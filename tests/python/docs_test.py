@@ -124,6 +124,6 @@ def test_all_examples_run():
     shown = {str(path.relative_to(ROOT / "examples")) for path in (ROOT / "examples").glob("*/*.py")}
     # An example of several files, which long_context_test.py runs.
     shown = {script for script in shown if not script.startswith("13_train_long_context/")}
-    stacks = ("ring_names", "ulysses", "megatron_gpt", "diffusers_video")
+    stacks = ("ring_names", "ulysses", "megatron_gpt", "diffusers_video", "torchtitan_llama")
     shown -= {f"15_training_stacks/{name}.py" for name in stacks}  # stacks_test.py runs them
     assert shown == {case[0] for case in test_examples.pytestmark[0].args[1]}

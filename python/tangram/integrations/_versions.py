@@ -14,6 +14,7 @@ TESTED = {
     "deepspeed": ("0.19",),
     "megatron-core": ("0.16",),
     "diffusers": ("0.42",),
+    "torchtitan": ("0.2",),
     "torch": ("2.11",),
 }
 _warned: set[str] = set()

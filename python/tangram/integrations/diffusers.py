@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Diffusers: the attention backend "tangram" of one process.
+"""Diffusers: the attention backend "tangram", in one process and over the ranks of diffusers' context parallelism.
 
 register()
 model.set_attention_backend("tangram")
+model.enable_parallelism(config=ContextParallelConfig(ring_degree=8))    # over ranks
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from .._from_masks import from_dense
 from .._named import Named
 from ..errors import InvalidArgument
 from ..flex import flex_flash_attn_func
+from ._diffusers_ranks import attention_over_ranks
 from ._mask_function import visible_runs
 from ._versions import warn_of_untested
 
@@ -39,7 +41,7 @@ def register() -> None:
         names._member_map_["TANGRAM"] = names._value2member_map_[NAME] = member
         names._member_names_.append("TANGRAM")
     warn_of_untested("diffusers")
-    _theirs._AttentionBackendRegistry.register(names(NAME))(_attention)
+    _theirs._AttentionBackendRegistry.register(names(NAME), supports_context_parallel=True)(_attention)
 
 
 def _attention(
@@ -59,22 +61,24 @@ def _attention(
     score_mod: Any = None,
     _parallel_config: Any = None,
 ) -> Any:
-    """States `[batch, rows, heads, dim]`; diffusers drops arguments that are not named here, so what models may pass is
-    named, to be refused. Rows without a visible key give 0, which are NaN with PyTorch's own attention."""
+    """States `[batch, rows, heads, dim]`, over ranks those of a rank's rows.
+
+    Diffusers drops arguments that are not named here, so what models may pass is named, to be refused. Rows without a
+    visible key give 0, which are NaN with PyTorch's own attention."""
     refused = {"window_size": window_size, "softcap": softcap, "sinks": sinks, "block_mask": block_mask}
     for name, given in {**refused, "score_mod": score_mod}.items():
         if given not in (None, 0.0, (-1, -1)):
             raise InvalidArgument(f"{_NAME}: {name} is not supported; pass attn_mask (got {name}={given!r:.60})")
     if dropout_p:
         raise InvalidArgument(f"{_NAME}: dropout_p must be 0 (got {dropout_p})")
-    if _parallel_config is not None:
-        raise InvalidArgument(
-            f"{_NAME}: context parallelism of diffusers must be off, it gives one mask to all K/V chunks (got it)"
-        )
     if query.shape[2] != key.shape[2] and not enable_gqa:
         raise InvalidArgument(
             f"{_NAME}: enable_gqa must be True for fewer key heads (got {query.shape[2]} and {key.shape[2]})"
         )
+    over_ranks = None if _parallel_config is None else _parallel_config.context_parallel_config
+    if over_ranks is not None and over_ranks._world_size > 1:
+        result = attention_over_ranks(_NAME, query, key, value, attn_mask, is_causal, scale, over_ranks)
+        return result if return_lse else result[0]
     batch, rows = query.shape[:2]
     mask = _mask(attn_mask, is_causal, (batch, query.shape[2], rows, key.shape[1]))
     with Named(_NAME):

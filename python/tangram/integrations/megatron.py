@@ -6,6 +6,8 @@
     cp = ContextParallel(model)                                          # over Megatron's context-parallel group
     losses = model(**cp.dispatch(tokens, labels, loss_mask, cu_seqlens=cu_seqlens))
 
+    keep_attention()                                                     # if config.recompute_granularity is set
+
 Every rank of the group passes the whole batch. Documents need no padding. Windows, sinks and multi-token prediction
 hold; masks of one's own are dispatch(..., mask=tangram.Mask).
 """
@@ -21,9 +23,10 @@ from .._core import HeadConfig, Mask
 from ..errors import InvalidArgument
 from ._fixed_rows import borders_of
 from ._megatron_attention import CoreAttention, SequenceParams, layer_spec
+from ._megatron_recompute import keep_attention
 from ._megatron_roll import install_roll
 
-__all__ = ["ContextParallel", "CoreAttention", "SequenceParams", "layer_spec"]
+__all__ = ["ContextParallel", "CoreAttention", "SequenceParams", "keep_attention", "layer_spec"]
 _NAME = "ContextParallel"
 
 

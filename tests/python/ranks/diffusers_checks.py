@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The Tangram authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models of diffusers with attention backend "tangram" train some steps beside PyTorch's own attention, in one process.
-stacks_test.py starts it."""
+"""Models of diffusers with attention backend "tangram" train some steps beside PyTorch's own attention, in one process
+or over the ranks of diffusers' context parallelism. Arguments: models. stacks_test.py starts it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
 
 import stacks  # noqa: E402
 
 stacks.use("diffusers")
-from diffusers import QwenImageTransformer2DModel, WanTransformer3DModel  # noqa: E402
+from diffusers import ContextParallelConfig, QwenImageTransformer2DModel, WanTransformer3DModel  # noqa: E402
 from diffusers.models.attention_dispatch import attention_backend, dispatch_attention_fn  # noqa: E402
 
 import tangram  # noqa: E402
@@ -64,33 +65,54 @@ def image(step):
     """Its text is padded, which the model says by a mask of keys."""
     generator = torch.Generator().manual_seed(step)
     hidden = torch.randn(2, 16, 16, generator=generator)
-    text = torch.randn(2, 7, 16, generator=generator)
+    text = torch.randn(2, 8, 16, generator=generator)
     given = {"hidden_states": hidden, "encoder_hidden_states": text, "timestep": torch.tensor([0.3, 0.7])}
-    mask = torch.ones(2, 7, dtype=torch.bool)
+    mask = torch.ones(2, 8, dtype=torch.bool)
     mask[1, 4:] = False
     return {**given, "encoder_hidden_states_mask": mask, "img_shapes": [[(1, 4, 4)]] * 2}
 
 
-def losses(model, batch_of, backend):
+def summed(x):
+    dist.all_reduce(x := x.detach().clone())
+    return x
+
+
+def split(model, kind):
+    """Diffusers' own context parallelism, which asks for an accelerator."""
+    torch._C._get_accelerator = lambda: torch.device("cpu")
+    torch.accelerator.device_count = lambda: 1
+    model.enable_parallelism(config=ContextParallelConfig(**{kind: dist.get_world_size()}))
+
+
+def losses(model, batch_of, backend, over_ranks=None):
     model.set_attention_backend(backend)
+    if over_ranks is not None:
+        split(model, over_ranks)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     found = []
     for step in range(STEPS):
         out = model(**batch_of(step), return_dict=False)[0]
         loss = out.square().mean()
         loss.backward()
+        if over_ranks is not None:  # each rank has the gradients of its rows
+            for parameter in model.parameters():
+                parameter.grad = summed(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
         found.append((loss.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}))
         optimizer.step()
         optimizer.zero_grad()
     return found
 
 
-def check_models():
-    for model_of, batch_of in ((wan, video), (qwen_image, image)):
+MODELS = {"wan": (wan, video, "ring_degree"), "qwen_image": (qwen_image, image, "ulysses_degree")}
+
+
+def check_models(names, over_ranks=False):
+    for model_of, batch_of, kind in map(MODELS.get, names):
         found = []
         for backend in ("native", "tangram"):
             torch.manual_seed(0)
-            found.append(losses(model_of().train(), batch_of, backend))
+            ranks = kind if over_ranks and backend == "tangram" else None
+            found.append(losses(model_of().train(), batch_of, backend, ranks))
         for (loss, gradients), (wanted_loss, wanted) in zip(*reversed(found), strict=True):
             torch.testing.assert_close(loss, wanted_loss, rtol=1e-5, atol=1e-6)
             assert len(wanted) > 10
@@ -144,16 +166,22 @@ def check_refusals():
     refused("is_causal must be False beside attn_mask", q, q, torch.ones(1, 4, dtype=torch.bool), is_causal=True)
     refused("dropout_p must be 0 (got 0.1)", q, q, dropout_p=0.1)
     refused("enable_gqa must be True", q[:, :, :1], q[:, :, :1])
-    refused("context parallelism of diffusers must be off", q, q, parallel_config=object())
     refused("softcap is not supported", q, q, attention_kwargs={"softcap": 3.0})
 
 
 def main():
+    names = sys.argv[1:] or list(MODELS)
     register()
     register()
-    check_masks()
-    check_refusals()
-    check_models()
+    if "RANK" not in os.environ:
+        check_masks()
+        check_refusals()
+        check_models(names)
+        return
+    dist.init_process_group("gloo")
+    check_models(names, over_ranks=True)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -87,11 +87,22 @@ def model_of(case, config, spec):
     model = GPTModel(
         config, spec, VOCABULARY, 128, position_embedding_type=kind, mtp_block_spec=prediction, parallel_output=True
     )
+    tp, rank = config.tensor_model_parallel_size, parallel_state.get_tensor_model_parallel_rank()
     for name, parameter in model.named_parameters():  # alike on any number of ranks
         generator = torch.Generator().manual_seed(sum(map(ord, name)))
         if "layernorm" not in name:
-            parameter.data.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
+            shape, dim = list(parameter.shape), split_dim(name, parameter)
+            shape[dim or 0] *= 1 if dim is None else tp
+            whole = 0.1 * torch.randn(shape, generator=generator)
+            parameter.data.copy_(whole if dim is None else whole.chunk(tp, dim)[rank])
     return model.train()
+
+
+def split_dim(name, parameter):
+    """The dimension that tensor parallelism splits, or None."""
+    if name.endswith("softmax_offset"):
+        return 0
+    return parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
 
 
 def batch_of(case, step):
@@ -104,24 +115,39 @@ def batch_of(case, step):
     return tokens, labels, loss_mask, borders
 
 
+def whole_gradients(model):
+    """Gradients as Megatron reduces them; p.grad gets this rank's part. Means over the context-parallel group, and sums
+    over the tensor-parallel group if its ranks have seen other rows."""
+    tp_group, cp_group = parallel_state.get_tensor_model_parallel_group(), parallel_state.get_context_parallel_group()
+    found = {}
+    for name, p in model.named_parameters():
+        if p.grad is None:
+            continue
+        if getattr(p, "sequence_parallel", False):
+            dist.all_reduce(p.grad, group=tp_group)
+        dist.all_reduce(p.grad, group=cp_group)
+        p.grad /= cp_group.size()
+        found[name], dim = p.grad.clone(), split_dim(name, p)
+        if dim is not None and tp_group.size() > 1:
+            parts = [torch.empty_like(p.grad) for _ in range(tp_group.size())]
+            dist.all_gather(parts, p.grad.contiguous(), group=tp_group)
+            found[name] = torch.cat(parts, dim)
+    return found
+
+
 def steps(case, model, arguments_of):
     """Losses and gradients of each step, as the mean over ranks makes them those of the batch."""
+    cp_group = parallel_state.get_context_parallel_group()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     found = []
     for step in range(STEPS):
         batch = batch_of(case, step)
         given = arguments_of(*batch)
         losses = model(**given)
-        loss = (losses * given["loss_mask"]).sum() * dist.get_world_size() / batch[2].sum()
+        loss = (losses * given["loss_mask"]).sum() * cp_group.size() / batch[2].sum()
         loss.backward()
-        values = {"loss": loss.detach().clone()}
-        values |= {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        for value in values.values():
-            dist.all_reduce(value)
-            value /= dist.get_world_size()
-        for name, p in model.named_parameters():
-            p.grad = values.get(name)
-        found.append(values)
+        dist.all_reduce(mean := loss.detach().clone(), group=cp_group)
+        found.append({"loss": mean / cp_group.size(), **whole_gradients(model)})
         optimizer.step()
         optimizer.zero_grad()
     return found
@@ -214,15 +240,42 @@ def check_one_rank(case):
     torch.testing.assert_close(plain, packed[:, :30], rtol=1e-4, atol=1e-5)
 
 
+def compare(case, found, expected):
+    for ours, wanted in zip(found, expected, strict=True):
+        assert ours.keys() == wanted.keys() and len(wanted) > 10
+        for name, value in wanted.items():
+            # float32: sums in another order, through two layers and some steps.
+            torch.testing.assert_close(
+                ours[name], value, rtol=1e-3, atol=2e-5, msg=lambda t, n=name: f"{case} {n}: {t}"
+            )
+
+
+def over_ranks(case, **changes):
+    """A model with Tangram of these sizes; and what its steps get of a batch."""
+    config = config_of(case, **changes)
+    model = model_of(case, config, layer_spec(num_experts=config.num_moe_experts, normalization="RMSNorm"))
+    cp = ContextParallel(model)
+
+    def arguments_of(tokens, labels, loss_mask, borders):
+        return cp.dispatch(tokens, labels, loss_mask, cu_seqlens=borders)
+
+    return model, arguments_of
+
+
+def without_gpu():
+    """What Megatron asks of a GPU beside torch.cuda.current_device."""
+    tensor_parallel.get_cuda_rng_tracker = lambda: SimpleNamespace(fork=nullcontext)  # of a dropout of 0
+    multi_token_prediction.MTPLossLoggingHelper.save_loss_to_tracker = lambda *args, **kwargs: None  # on a GPU alone
+    yarn_rotary_pos_embedding.get_pos_emb_on_this_cp_rank = lambda emb, *args: emb  # on a GPU alone, and for a table
+    moe_utils.te_general_gemm = None  # a name that is missing without Transformer Engine
+
+
 def main():
     folder, *cases = sys.argv[1:]
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
     parallel_state.initialize_model_parallel(context_parallel_size=ranks)
-    tensor_parallel.get_cuda_rng_tracker = lambda: SimpleNamespace(fork=nullcontext)  # of a dropout of 0
-    multi_token_prediction.MTPLossLoggingHelper.save_loss_to_tracker = lambda *args, **kwargs: None  # on a GPU alone
-    yarn_rotary_pos_embedding.get_pos_emb_on_this_cp_rank = lambda emb, *args: emb  # on a GPU alone, and for a table
-    moe_utils.te_general_gemm = None  # a name that is missing without Transformer Engine
+    without_gpu()
     for case in cases:
         path = Path(folder, f"{case}.pt")
         if ranks == 1:
@@ -230,21 +283,7 @@ def main():
             if case in ("packed", "window"):
                 check_one_rank(case)
             continue
-        config = config_of(case, context_parallel_size=ranks)
-        model = model_of(case, config, layer_spec(num_experts=config.num_moe_experts, normalization="RMSNorm"))
-        cp = ContextParallel(model)
-
-        def arguments_of(tokens, labels, loss_mask, borders, cp=cp):
-            return cp.dispatch(tokens, labels, loss_mask, cu_seqlens=borders)
-
-        found, expected = steps(case, model, arguments_of), torch.load(path)
-        for ours, wanted in zip(found, expected, strict=True):
-            assert ours.keys() == wanted.keys() and len(wanted) > 10
-            for name, value in wanted.items():
-                # float32: sums in another order, through two layers and some steps.
-                torch.testing.assert_close(
-                    ours[name], value, rtol=1e-3, atol=2e-5, msg=lambda t, n=name, c=case: f"{c} {n}: {t}"
-                )
+        compare(case, steps(case, *over_ranks(case, context_parallel_size=ranks)), torch.load(path))
     if ranks > 1:
         check_refusals()
     dist.barrier()

@@ -13,6 +13,8 @@ stack, script = sys.argv[1:3]
 sys.argv = sys.argv[2:]
 if stack != "-":
     stacks.use(stack)
+if stack == "torchtitan":
+    import titan_on_cpu  # noqa: F401
 if stack == "deepspeed":
     import deepspeed.comm.torch
 
