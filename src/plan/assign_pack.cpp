@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <limits>
-#include <utility>
+#include <memory>
+#include <vector>
 
 #include "core/async_task.hpp"
 #include "plan/dispatch.hpp"
@@ -25,56 +27,63 @@ constexpr int64_t kMostRows = 512 << 10;
 constexpr int64_t kMostChunks = 8 << 10;  // packing looks at each
 
 // Searches end in valleys, so that several short ones are worth more than a long one: five from each of the packings of
-// dispatch_tangram.cpp.
+// dispatch_tangram.cpp. Which of them will be good shows early (docs/devlog/2026-11-29-planner-time.md), so that after
+// the first round and the second about half of them are given up.
 constexpr int kPartsOfShard[] = {8, 32, 128};
-constexpr size_t kNumSearches = 15;
-// Each some 150 to 300 ns.
+struct PackRound {
+  size_t num_searches;
+  int last_phase;
+};
+constexpr PackRound kPackRounds[] = {{15, 1}, {8, 3}, {4, PackSearch::kNumPhases}};
+// A whole search makes so many, each some 150 to 300 ns. Where documents are many, most of them lie whole anywhere.
 int num_proposals(size_t num_documents, int cp_size) {
-  return (12 + cp_size) * (40 + 2 * static_cast<int>(num_documents));
+  return (12 + cp_size) * (80 + static_cast<int>(10 * std::sqrt(static_cast<double>(num_documents))));
 }
 
-struct Found {
-  double price = std::numeric_limits<double>::max();
-  std::vector<RankRun> map;
+// Does `work(n)` for each n in [first, last), on threads. Waking a thread takes a while: threads that are awake help to
+// wake the others.
+template <class Work>
+void on_threads(size_t first, size_t last, const Work& work) {
+  if (last - first == 1) return work(first);
+  const size_t middle = (first + last + 1) / 2;
+  AsyncTask others([&work, middle, last] { on_threads(middle, last, work); });
+  on_threads(first, middle, work);
+  others.finish();
+}
+
+struct PricedSearch {
+  explicit PricedSearch(const CausalPack& pack) : search(pack) {}
+
+  PackSearch search;
+  double price = 0;
 };
 
-class Assign {
- public:
-  Assign(std::span<const AttnSlice> slices, int64_t num_rows, int cp_size, double tolerance, const CutCost& cuts,
-         int64_t chunk_size)
-      : pack_(slices, num_rows, cp_size, tolerance, cuts),
-        problem_(make_pack_problem(slices, chunk_size, num_rows / chunk_size, cp_size)),
-        chunk_size_(chunk_size) {}
-
-  std::vector<RankRun> best() {
-    search_all(0, kNumSearches);
-    const auto cheaper = [](const Found& a, const Found& b) { return a.price < b.price; };
-    return std::move(std::min_element(found_.begin(), found_.end(), cheaper)->map);
+// The cheapest assignment that is found; none where no search balances.
+std::vector<RankRun> best_assignment(const CausalPack& pack_of, const PackProblem& problem, int64_t chunk_size) {
+  constexpr double kNever = std::numeric_limits<double>::max();
+  std::array<std::vector<int>, std::size(kPartsOfShard)> packings;
+  on_threads(0, packings.size(),
+             [&](size_t n) { packings[n] = pack(problem, {std::max(1, problem.per_rank() / kPartsOfShard[n]), 0}); });
+  std::vector<std::unique_ptr<PricedSearch>> searches(kPackRounds[0].num_searches);
+  for (const PackRound& round : kPackRounds) {
+    searches.resize(round.num_searches);
+    on_threads(0, searches.size(), [&](size_t n) {
+      std::unique_ptr<PricedSearch>& its = searches[n];
+      if (!its) {
+        its = std::make_unique<PricedSearch>(pack_of);
+        its->search.begin(packings[n % packings.size()], chunk_size, n + 1,
+                          num_proposals(pack_of.lengths.size(), pack_of.cp_size));
+      }
+      its->search.run_phases(round.last_phase);
+      const bool is_last = round.last_phase == PackSearch::kNumPhases;
+      its->price = !is_last ? its->search.total() : its->search.finish() ? its->search.price() : kNever;
+    });
+    std::stable_sort(searches.begin(), searches.end(),
+                     [](const auto& a, const auto& b) { return a->price < b->price; });
   }
-
- private:
-  // Waking a thread takes a while: threads that are awake help to wake the others.
-  void search_all(size_t first, size_t last) {
-    if (last - first == 1) return search(first);
-    const size_t middle = (first + last + 1) / 2;
-    AsyncTask others([this, middle, last] { search_all(middle, last); });
-    search_all(first, middle);
-    others.finish();
-  }
-
-  void search(size_t number) {
-    const int part = kPartsOfShard[number % std::size(kPartsOfShard)];
-    const std::vector<int> ranks = pack(problem_, {std::max(1, problem_.per_rank() / part), 0});
-    PackSearch search(pack_);
-    if (!search.run(ranks, chunk_size_, number + 1, num_proposals(pack_.lengths.size(), pack_.cp_size))) return;
-    found_[number] = {search.price(), search.runs()};
-  }
-
-  const CausalPack pack_;
-  const PackProblem problem_;
-  const int64_t chunk_size_;
-  std::array<Found, kNumSearches> found_;
-};
+  if (searches.front()->price == kNever) return {};
+  return searches.front()->search.runs();
+}
 
 }  // namespace
 
@@ -85,7 +94,9 @@ std::optional<std::vector<RankRun>> assign_pack(std::span<const AttnSlice> slice
       num_rows / chunk_size > kMostChunks || !std::has_single_bit(static_cast<uint64_t>(cuts.tile_rows))) {
     return std::nullopt;
   }
-  std::vector<RankRun> map = Assign(slices, num_rows, cp_size, tolerance, cuts, chunk_size).best();
+  const CausalPack pack_of(slices, num_rows, cp_size, tolerance, cuts);
+  const PackProblem problem = make_pack_problem(slices, chunk_size, num_rows / chunk_size, cp_size);
+  std::vector<RankRun> map = best_assignment(pack_of, problem, chunk_size);
   if (map.empty()) return std::nullopt;
   return map;
 }

@@ -54,9 +54,14 @@ struct DispatchCost {
 };
 DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const Dispatch& dispatch);
 
+/// How long dispatch_tangram() searches.
+struct DispatchEffort {
+  double share_of_work = 1;        ///< of the usual search
+  double negligible_overload = 0;  ///< above the tolerance, for which finer chunks are not tried; 0: the usual
+};
+
 /// Ours. See docs/design/dispatch.md.
-/// `share_of_work`: of the usual search.
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, double share_of_work = 1);
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, const DispatchEffort& effort = {});
 
 /// Rows and areas up to so much above the mean count as balanced.
 double balance_tolerance(int64_t rows_per_rank);

@@ -368,11 +368,11 @@ double balance_tolerance(int64_t rows_per_rank) {
   return rows_per_rank >= kLongShard ? 0.0048 : 0.0095;
 }
 
-Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, double share_of_work) {
+Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, const DispatchEffort& effort) {
   if (auto assigned = assigned_pack(mask, config)) return *std::move(assigned);
   double overload = 0;
   if (config.dispatch.chunk_size > 0) {
-    return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, share_of_work, overload);
+    return dispatch_chunks(mask, config, config.dispatch.chunk_size, false, effort.share_of_work, overload);
   }
   // The coarsest chunks that balance; long shards need no fine ones.
   constexpr int64_t kCoarsest = 512;
@@ -393,12 +393,13 @@ Dispatch dispatch_tangram(const Mask& mask, const DistAttnConfig& config, double
            kMaxShareOfChunk * balance_tolerance(rows) * mean;
   };
   while (chunk_size > kFinest && chunk_size % 2 == 0 && too_heavy()) chunk_size /= 2;
-  Dispatch best = dispatch_chunks(mask, config, chunk_size, true, share_of_work, overload);
-  const double negligible = balance_tolerance(rows) / 4;  // finer chunks cost copies and partly filled tiles
+  Dispatch best = dispatch_chunks(mask, config, chunk_size, true, effort.share_of_work, overload);
+  // Finer chunks cost copies and partly filled tiles.
+  const double negligible = std::max(effort.negligible_overload, balance_tolerance(rows) / 4);
   while (overload > negligible && chunk_size > kFinest && chunk_size % 2 == 0) {
     chunk_size /= 2;
     double finer_overload = 0;
-    Dispatch finer = dispatch_chunks(mask, config, chunk_size, true, share_of_work, finer_overload);
+    Dispatch finer = dispatch_chunks(mask, config, chunk_size, true, effort.share_of_work, finer_overload);
     if (finer_overload >= overload) continue;
     best = std::move(finer);
     overload = finer_overload;

@@ -195,19 +195,23 @@ class Packer {
   // Gives the rank `count` chunks, some from the front and the others from the back of the items, with an area close to
   // `goal`.
   void assign_from_both_ends(int rank, int count, int64_t goal) {
-    std::vector<int64_t> front{0};  // area of the first n chunks
-    std::vector<int64_t> back{0};   // area of the last n chunks
+    // Areas of the first and of the last n chunks, as take() takes one after the other.
     const auto collect = [&](std::vector<int64_t>& sums, bool heavy) {
-      for (size_t i = 0; i < items_.size() && static_cast<int>(sums.size()) <= count; ++i) {
+      sums.resize(static_cast<size_t>(count) + 1);
+      int n = 0;
+      int64_t sum = sums[0] = 0;
+      for (size_t i = 0; i < items_.size() && n < count; ++i) {
         ChunkRun item = heavy ? items_[i] : items_[items_.size() - 1 - i];
-        while (item.size() > 0 && static_cast<int>(sums.size()) <= count) {
-          sums.push_back(sums.back() + problem_.area(take(item, 1, heavy)));
+        while (item.size() > 0 && n < count) {
+          const int chunk = heavy_at_end(item) == heavy ? --item.end : item.begin++;
+          sums[static_cast<size_t>(++n)] = sum += problem_.areas[static_cast<size_t>(chunk)];
         }
       }
+      TANGRAM_ASSERT(n == count);
     };
+    std::vector<int64_t>&front = front_areas_, &back = back_areas_;
     collect(front, true);
     collect(back, false);
-    TANGRAM_ASSERT(static_cast<int>(front.size()) == count + 1);
     int best = 0;
     int64_t best_error = -1;
     for (int heavy = 0; heavy <= count; ++heavy) {
@@ -249,7 +253,8 @@ class Packer {
   std::vector<int> ranks_;
   std::vector<int> chunks_of_;
   std::vector<int64_t> area_of_;
-  std::vector<ChunkRun> items_;  // what is not assigned
+  std::vector<ChunkRun> items_;                    // what is not assigned
+  std::vector<int64_t> front_areas_, back_areas_;  // kept for their memory
   int num_closed_ = 0;
 };
 

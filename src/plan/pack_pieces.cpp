@@ -23,7 +23,7 @@ CausalPack::CausalPack(std::span<const AttnSlice> slices, int64_t rows, int rank
 }
 
 // Cuts move to whole tiles of the document.
-void PackSearch::start(std::span<const int> rank_of_chunk, int64_t chunk_size) {
+void PackSearch::list_documents(std::span<const int> rank_of_chunk, int64_t chunk_size) {
   const auto num_ranks = static_cast<size_t>(pack_.cp_size);
   assigned_.assign(pack_.lengths.size(), {});
   price_.assign(pack_.lengths.size(), 0);

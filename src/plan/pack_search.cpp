@@ -16,7 +16,7 @@ namespace {
 
 // Prices of area (in multiples of all rows, for an overload by the mean area) and of a row too many or too few. Prices
 // grow, so that concessions are made where they are cheap.
-constexpr std::array<double, 5> kPricesOfArea = {1, 2.8, 7.7, 22, 60};
+constexpr std::array<double, PackSearch::kNumPhases> kPricesOfArea = {1, 2.8, 7.7, 22, 60};
 constexpr double kPriceOfRow = 4;
 constexpr double kLastPriceOfRow = 30;
 constexpr double kShareOfPhases = 0.85;
@@ -162,8 +162,9 @@ void PackSearch::apply() {
   price_ranks();
 }
 
-void PackSearch::search(int num_proposals) {
-  for (int n = 0; n < num_proposals; ++n) {
+void PackSearch::search_share(double share) {
+  const int last = static_cast<int>(share * num_proposals_);
+  for (int n = 0; n < last; ++n) {
     // A worse change is taken the more seldom the worse it is (Metropolis and others, 1953): half as often for each
     // heat_. Without a logarithm, whose last bit depends on the machine.
     const double limit = heat_ == 0 ? 0 : heat_ * std::countr_zero(random() | uint64_t{1} << 32);
@@ -204,28 +205,39 @@ bool PackSearch::equalise() {
   return false;
 }
 
-bool PackSearch::run(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals) {
+void PackSearch::begin(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals) {
   state_ = seed;
-  start(rank_of_chunk, chunk_size);
-  const auto share_of = [&](double share) { return static_cast<int>(share * num_proposals); };
-  for (size_t i = 0; i < kPricesOfArea.size(); ++i) {
-    set_prices(kPriceOfRow, kPricesOfArea[i]);
-    heat_ = kHeat * static_cast<double>(pack_.rows_per_rank) * (1 - static_cast<double>(i) / kPricesOfArea.size());
-    search(share_of(kShareOfPhases / kPricesOfArea.size()));
+  num_proposals_ = num_proposals;
+  next_phase_ = 0;
+  list_documents(rank_of_chunk, chunk_size);
+}
+
+void PackSearch::run_phases(int end) {
+  for (; next_phase_ < end; ++next_phase_) {
+    set_prices(kPriceOfRow, kPricesOfArea[static_cast<size_t>(next_phase_)]);
+    heat_ = kHeat * static_cast<double>(pack_.rows_per_rank) * (1 - static_cast<double>(next_phase_) / kNumPhases);
+    search_share(kShareOfPhases / kNumPhases);
   }
+}
+
+bool PackSearch::finish() {
+  run_phases(kNumPhases);
   heat_ = 0;
   double price_of_area = kPricesOfArea.back();
   set_prices(kLastPriceOfRow, price_of_area);
-  search(share_of(1 - kShareOfPhases));
+  search_share(1 - kShareOfPhases);
   if (!equalise()) return false;
   for (int i = 0; i < kNumMendings && !is_balanced(); ++i) {
     set_prices(kLastPriceOfRow, price_of_area);
-    search(share_of(kShareOfMending));
+    search_share(kShareOfMending);
     if (!equalise()) return false;
     price_of_area = std::min(1.5 * price_of_area, kHighestPriceOfArea);
   }
-  total_ = std::accumulate(price_.begin(), price_.end(), 0.0);
   return is_balanced();
 }
+
+double PackSearch::price() const { return std::accumulate(price_.begin(), price_.end(), 0.0); }
+
+double PackSearch::total() const { return std::accumulate(price_of_rank_.begin(), price_of_rank_.end(), price()); }
 
 }  // namespace tangram

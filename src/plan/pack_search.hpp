@@ -68,12 +68,21 @@ class PackSearch {
   PackSearch(const PackSearch&) = delete;
   PackSearch& operator=(const PackSearch&) = delete;
 
-  /// Searches from an assignment with a rank for each `chunk_size` rows; the rows of ranks may differ. Deterministic.
-  /// Returns whether every rank has its number of rows and at most its area.
-  bool run(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals);
+  /// A search has so many phases, in which areas become dearer and dearer, and an end.
+  static constexpr int kNumPhases = 5;
+
+  /// Starts from an assignment with a rank for each `chunk_size` rows; the rows of ranks may differ. The whole search
+  /// makes about `num_proposals`. Deterministic.
+  void begin(std::span<const int> rank_of_chunk, int64_t chunk_size, uint64_t seed, int num_proposals);
+  /// Phases up to `end`, from where the last call stopped.
+  void run_phases(int end);
+  /// The end of a search. Returns whether every rank has its number of rows and at most its area.
+  bool finish();
 
   /// Rows that move, and what cuts inside of tiles cost beside.
-  double price() const { return total_; }
+  double price() const;
+  /// Besides, what ranks are off at the prices of now: to compare searches that have come equally far.
+  double total() const;
   /// All rows by rank, in order. Padding goes where rows are missing.
   std::vector<RankRun> runs() const;
 
@@ -122,13 +131,13 @@ class PackSearch {
   double change_of(const Move& move);
   bool give(AssignedDocument& document, const Move& move);
 
-  void start(std::span<const int> rank_of_chunk, int64_t chunk_size);
+  void list_documents(std::span<const int> rank_of_chunk, int64_t chunk_size);
   void start_padding();
   void list_pieces();
   void price_ranks();
   double change(double limit);
   void apply();
-  void search(int num_proposals);
+  void search_share(double share);  // of num_proposals_
   bool equalise();
   bool is_balanced() const { return *std::max_element(area_.begin(), area_.end()) <= pack_.most_area; }
 
@@ -167,7 +176,8 @@ class PackSearch {
   std::vector<std::vector<Place>> of_rank_;
   std::vector<int64_t> rows_;
   std::vector<int64_t> area_;
-  double total_ = 0;
+  int num_proposals_ = 0;
+  int next_phase_ = 0;
   double price_of_near_ = 0;  // of a row too many or too few
   double price_of_far_ = 0;   // besides, of each beyond `near_rows_`
   double near_rows_;

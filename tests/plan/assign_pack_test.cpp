@@ -101,7 +101,8 @@ TEST(AssignPack, PriceIsThatOfRowsThatMoveAndOfCuts) {
       start.push_back(static_cast<int>(rng() % static_cast<unsigned>(cp_size)));
     }
     PackSearch search(pack);
-    search.run(start, kChunk, static_cast<uint64_t>(n), n % 3 == 0 ? 0 : 400);
+    search.begin(start, kChunk, static_cast<uint64_t>(n), n % 3 == 0 ? 0 : 400);
+    search.finish();
     const Measured is = measure(documents, ranks_of(search.runs()), cp_size, 16);
     EXPECT_EQ(search.price(), static_cast<double>(is.moved) + 0.5 * static_cast<double>(is.keys_at_cuts)) << n;
   }

@@ -49,10 +49,13 @@ Dispatch dispatch_to_nodes(const Mask& mask, const DistAttnConfig& config) {
   of_nodes.cost.backward_flops_per_s *= nodes.ranks_per_node;
   of_nodes.cost.link_bytes_per_s = config.cost.between_bytes_per_s * nodes.ranks_per_node;
   of_nodes.cost.copy_latency_s = 0;  // rows of a rail share a message
-  const Dispatch dispatch = dispatch_tangram(mask, of_nodes, kShareOfWork);
+  // Ranks may have more area above the mean than nodes are searched for; some of that is left to the searches inside.
+  const int64_t rows_per_rank = mask.seqlen_q() / config.cp_size;
+  const double left = balance_tolerance(rows_per_rank) - balance_tolerance(rows_per_rank * nodes.ranks_per_node);
+  const Dispatch dispatch = dispatch_tangram(mask, of_nodes, {kShareOfWork, left - kLeastTolerance});
   if (config.dispatch.chunk_size > 0 || !is_pack(mask.slices())) return dispatch;
   if (config.cp_size == 2) return dispatch;  // two cards have one another's loads: exchanges were never better
-  const double tolerance = kShareOfTolerance * balance_tolerance(mask.seqlen_q() / config.cp_size);
+  const double tolerance = kShareOfTolerance * balance_tolerance(rows_per_rank);
   return even_nodes(mask, dispatch, {tolerance, kNumTrials});
 }
 
@@ -80,13 +83,19 @@ Dispatch dispatch_inside_nodes(const Mask& mask, const DistAttnConfig& config, c
     const NodeDispatch rows{local, keys, std::max(kLeastTolerance, limit / mean_here - 1),
                             kWorkOfNodes / nodes.num_nodes() + kWorkOfNode};
     const Dispatch dispatch = dispatch_inside_node(rows, inside);
+    // Both in the order of the node's rows.
+    auto of_node = own[n].begin();
     for (const OwnedRun& run : owned_runs(dispatch)) {
-      for (const OwnedRun& of_node : own[n]) {
-        const Range local_rows{of_node.row, of_node.row + of_node.global.size()};
+      for (;; ++of_node) {
+        const Range local_rows{of_node->row, of_node->row + of_node->global.size()};
         const Range part = intersect(run.global, local_rows);
-        if (part.empty()) continue;
-        const int64_t begin = of_node.global.begin + part.begin - of_node.row;
+        const int64_t begin = of_node->global.begin + part.begin - of_node->row;
         owned.push_back({{begin, begin + part.size()}, nodes.rank(node, run.owner)});
+        if (local_rows.end > run.global.end) break;
+        if (local_rows.end == run.global.end) {
+          ++of_node;
+          break;
+        }
       }
     }
   }
