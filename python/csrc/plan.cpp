@@ -103,8 +103,7 @@ void bind_cache(nb::module_& m) {
             try {
               return self.get(mask, config);
             } catch (const InvalidArgument& error) {
-              const std::string_view text = error.what();
-              throw InvalidArgument(fmt::format("PlanCache.get{}", text.substr(std::min(text.find(':'), text.size()))));
+              throw InvalidArgument("PlanCache.get", error.requirement());
             }
           },
           "mask"_a, "config"_a, ReleaseGil(), "The plan, made on a miss.")
