@@ -79,12 +79,12 @@ void validate(const RankContext& context, const DistBackwardArgs& args) {
   check_result(function, heads.dtype, args.dk, {"dk", k_rows, heads.num_heads_kv, heads.head_dim});
   check_result(function, heads.dtype, args.dv, {"dv", k_rows, heads.num_heads_kv, heads.head_dim_v});
   require(args.dsink == nullptr || !args.sink.empty(), "{}: dsink needs the sink (got seqlen_sink=0)", function);
-  if (!context.plan->movement.empty()) {
-    check_kept_rows(function, context.plan->movement.backward[static_cast<size_t>(context.rank)], args.kept);
+  if (const MovementPlan* movement = context.plan->movement()) {
+    check_kept_rows(function, movement->backward[static_cast<size_t>(context.rank)], args.kept);
     return;
   }
-  if (!context.plan->grid.empty()) {
-    check_kept_heads(function, context.plan->grid, args);
+  if (const GridPlan* grid = context.plan->grid()) {
+    check_kept_heads(function, *grid, args);
     return;
   }
   if (args.kept != nullptr && args.kept->valid) {
