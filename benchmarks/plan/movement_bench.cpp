@@ -30,7 +30,7 @@ struct MovementCase {
 
 // Everything at once, as the executor of K/V alone counts rows in its stages.
 double received_gb(const Plan& plan) {
-  if (!plan.movement.empty()) {
+  if (plan.movement() != nullptr) {
     const GridTraffic traffic = movement_traffic(plan, GridCall{});
     return static_cast<double>(traffic.forward_bytes + traffic.backward_bytes) / 1e9;
   }

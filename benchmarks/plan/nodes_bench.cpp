@@ -77,9 +77,9 @@ Planned planned(const Mask& mask, const DistAttnConfig& config) {
 }
 
 int64_t busiest_direct(const Plan& plan, const NodeShape& nodes) {
-  NodeTraffic traffic{std::vector<int64_t>(plan.ranks.size()), std::vector<int64_t>(plan.ranks.size()), {}, {}};
-  for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    for (const KvSegment& segment : plan.ranks[r].segments) {
+  NodeTraffic traffic{std::vector<int64_t>(plan.ranks().size()), std::vector<int64_t>(plan.ranks().size()), {}, {}};
+  for (size_t r = 0; r < plan.ranks().size(); ++r) {
+    for (const KvSegment& segment : plan.ranks()[r].segments) {
       if (nodes.same_node(segment.owner, static_cast<int>(r))) continue;
       traffic.received[r] += segment.global.size();
       traffic.sent[static_cast<size_t>(segment.owner)] += segment.global.size();
@@ -90,7 +90,7 @@ int64_t busiest_direct(const Plan& plan, const NodeShape& nodes) {
 
 int64_t most_remote(const Plan& plan) {
   int64_t most = 0;
-  for (const RankPlan& rank : plan.ranks) most = std::max(most, rank.remote_kv_rows);
+  for (const RankPlan& rank : plan.ranks()) most = std::max(most, rank.remote_kv_rows);
   return most;
 }
 

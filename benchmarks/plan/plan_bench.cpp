@@ -33,7 +33,7 @@ void plan_case(benchmark::State& state, const reference::MaskCase& c, int cp_siz
   for (auto _ : state) {
     const Mask mask(c.seqlen, c.seqlen, c.slices);
     plan = make_plan(mask, config_of(cp_size, DispatchAlgorithm::kAuto));
-    const RankPlan& own = plan.ranks[0];
+    const RankPlan& own = plan.ranks()[0];
     benchmark::DoNotOptimize(
         schedule::build_tile_list(own.slices, plan.q_dispatch.rows_per_rank(), own.kv_rows, TileShape{128, 128}));
   }

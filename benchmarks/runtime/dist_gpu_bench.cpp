@@ -238,12 +238,12 @@ class Bench {
         });
       }
       // auto:keep keeps where it chose a strategy that exchanges heads.
-      contender.keeps = plan.grid.empty() ? way.keeps_rows : way.keeps_heads && plan.grid.ulysses_degree > 1;
+      contender.keeps = plan.grid() == nullptr ? way.keeps_rows : way.keeps_heads && plan.ulysses_degree() > 1;
       for (const std::string& mode : options_.modes) {
         contender.modes.push_back(
             distributed_passes(communicator, *contender.attention, contender.keeps, mode == "graph"));
       }
-      if ((plan.grid.empty() && plan.movement.empty()) || way.overlap == DeviceOverlap::kNone) {
+      if ((plan.grid() == nullptr && plan.movement() == nullptr) || way.overlap == DeviceOverlap::kNone) {
         contender.alone = alone_passes(plan, control_.rank());
       }
       contenders.push_back(std::move(contender));

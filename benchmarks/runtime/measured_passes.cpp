@@ -80,8 +80,8 @@ class WholeMaskPasses final : public MeasuredPasses {
 class AlonePasses final : public MeasuredPasses {
  public:
   AlonePasses(const Plan& plan, int rank) {
-    if (plan.grid.empty()) {
-      const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+    if (plan.grid() == nullptr) {
+      const RankPlan& own = plan.ranks()[static_cast<size_t>(rank)];
       const HeadConfig& heads = plan.config.heads;
       add(own.slices,
           {plan.q_dispatch.rows_per_rank(), own.kv_rows, heads.num_heads_q, heads.num_heads_kv, heads.head_dim,
@@ -89,7 +89,7 @@ class AlonePasses final : public MeasuredPasses {
           1);
       return;
     }
-    const auto& chunks = plan.grid.head_chunks;
+    const auto& chunks = plan.grid()->head_chunks;
     for (const ProgramMask& mask : program_masks(plan, rank, ProgramTarget{})) {
       add(mask.slices, mask.shape, static_cast<int>(std::count(chunks.begin(), chunks.end(), mask.shape.num_heads_kv)));
     }
@@ -270,7 +270,7 @@ std::unique_ptr<MeasuredPasses> whole_mask_passes(const Mask& mask, const HeadCo
 }
 
 std::unique_ptr<MeasuredPasses> alone_passes(const Plan& plan, int rank) {
-  if (plan.grid.row_move != RowMove::kNone) return nullptr;
+  if (plan.grid()->row_move != RowMove::kNone) return nullptr;
   return std::make_unique<AlonePasses>(plan, rank);
 }
 

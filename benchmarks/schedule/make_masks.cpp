@@ -55,7 +55,7 @@ void print_masks_of_ranks() {
       config.cp_size = cp_size;
       config.heads = {64, 8, 128, 128, DType::kBFloat16};
       const Plan plan = make_plan(Mask(c.seqlen, c.seqlen, c.slices), config);
-      const RankPlan& rank = plan.ranks[static_cast<size_t>(cp_size) / 2];
+      const RankPlan& rank = plan.ranks()[static_cast<size_t>(cp_size) / 2];
       print_case(fmt::format("{}:of{}", c.name, cp_size), rows, rank.kv_rows, 64, 8, 128, rank.slices);
     }
   }

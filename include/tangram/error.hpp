@@ -8,12 +8,30 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace tangram {
 
 /// Base of every exception of the library, so that a caller can catch all of them at once.
 class Error : public std::runtime_error {
-  using std::runtime_error::runtime_error;
+ public:
+  /// A text that begins with a name and a colon is of the function of this name.
+  explicit Error(const std::string& text) : std::runtime_error(text) {
+    constexpr const char* kOfNames = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:";
+    const size_t end = text.find_first_not_of(kOfNames);
+    if (end != std::string::npos && end > 1 && text[end] == ' ' && text[end - 1] == ':') function_size_ = end - 1;
+  }
+  Error(std::string_view function, std::string_view requirement)
+      : std::runtime_error(std::string(function).append(": ").append(requirement)), function_size_(function.size()) {}
+
+  /// The function that refuses, empty where none is named, and the text behind it: parts of what().
+  std::string_view function() const { return std::string_view(what()).substr(0, function_size_); }
+  std::string_view requirement() const {
+    return std::string_view(what()).substr(function_size_ == 0 ? 0 : function_size_ + 2);
+  }
+
+ private:
+  size_t function_size_ = 0;
 };
 
 /// The caller passed something that the function cannot accept. Nothing was computed or sent.

@@ -77,10 +77,7 @@ struct GridPlan {
   std::vector<int> head_chunks;
   /// kSubRings: by size of sub-group, the sub-groups that share documents.
   std::vector<SubGroupLevel> levels;
-  /// Steps of each row group; empty under Tangram's own strategy.
-  std::vector<std::vector<GridStep>> steps;
-
-  bool empty() const { return steps.empty(); }
+  std::vector<std::vector<GridStep>> steps;  // of each row group
 
   friend bool operator==(const GridPlan&, const GridPlan&) = default;
 };

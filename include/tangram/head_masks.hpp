@@ -20,10 +20,10 @@ int64_t num_head_masks(const Plan& plan);
 
 /// Plans a step over rows that are sharded already, in which group g of the heads, of `masks.size()` equal ones, sees
 /// what `masks[g]` shows. `DistAttention` executes the plan as any other in which queries may move; `Plan::mask` is
-/// `flattened_mask(masks)`, and so are the areas of `Plan::ranks` over all groups. `config.movement.algorithm` says
-/// what moves: kKv, kQo, or kAuto, the best for each pass by the cost model of these and of whole head groups. Throws
-/// InvalidArgument for another algorithm or strategy, numbers of groups that do not divide num_heads_kv, and whatever
-/// make_plan refuses. `plan_to_json` takes such a plan, `plan_from_json` does not.
+/// `flattened_mask(masks)`, and so are the areas of `Plan::rank_totals` over all groups. `config.movement.algorithm`
+/// says what moves: kKv, kQo, or kAuto, the best for each pass by the cost model of these and of whole head groups.
+/// Throws InvalidArgument for another algorithm or strategy, numbers of groups that do not divide num_heads_kv, and
+/// whatever make_plan refuses. `plan_to_json` takes such a plan, `plan_from_json` does not.
 Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const Dispatch& q_dispatch,
                const Dispatch& k_dispatch);
 

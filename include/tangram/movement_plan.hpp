@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tangram/attn_pass.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/slice.hpp"
 
@@ -74,10 +75,10 @@ struct MovementRank {
 ///    ..., within a stage by rank. A query that no rank sees has none and is `out = 0, lse = -inf`.
 struct MovementPlan {
   int head_groups = 1;
-  std::vector<MovementRank> forward;   // [cp_size]; empty when only K/V move by the plan of rows
+  std::vector<MovementRank> forward;   // [cp_size]
   std::vector<MovementRank> backward;  // [cp_size]
 
-  bool empty() const { return forward.empty(); }
+  const std::vector<MovementRank>& of(AttnPass pass) const { return pass == AttnPass::kForward ? forward : backward; }
 
   friend bool operator==(const MovementPlan&, const MovementPlan&) = default;
 };

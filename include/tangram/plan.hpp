@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "tangram/config.hpp"
@@ -111,13 +112,9 @@ struct Plan {
   DispatchAlgorithm algorithm = DispatchAlgorithm::kSequential;
   Dispatch q_dispatch;
   Dispatch k_dispatch;  // equal to q_dispatch for self-attention
-  /// Tables of the ranks. Under another strategy than Tangram's they have areas and K/V rows alone: the rest is in
-  /// `grid`. With QO communication they have areas alone: the rest is in `movement`.
-  std::vector<RankPlan> ranks;
-  /// Plan of another strategy; empty under Tangram's own.
-  GridPlan grid;
-  /// Plan of QO communication (`config.movement`); empty otherwise.
-  MovementPlan movement;
+  /// Who computes what, and which rows move. Of Tangram's own strategy where K/V rows move alone, [cp_size]; of another
+  /// strategy; or of QO communication (`config.movement`).
+  std::variant<std::vector<RankPlan>, GridPlan, MovementPlan> tables;
   PredictedTime predicted;
   /// Candidates of strategy "auto": the chosen one first, then by predicted step, impossible ones last. Empty if a
   /// strategy was named. One is chosen for both passes, by their sum: they share the ranks' rows and what the forward
@@ -125,6 +122,17 @@ struct Plan {
   std::vector<StrategyCandidate> candidates;
 
   int cp_size() const { return config.cp_size; }
+  /// The tables of this kind. `grid` and `movement` are null where the plan is of another one, `ranks` throws
+  /// InvalidArgument.
+  const std::vector<RankPlan>& ranks() const;
+  const GridPlan* grid() const { return std::get_if<GridPlan>(&tables); }
+  GridPlan* grid() { return std::get_if<GridPlan>(&tables); }
+  const MovementPlan* movement() const { return std::get_if<MovementPlan>(&tables); }
+  MovementPlan* movement() { return std::get_if<MovementPlan>(&tables); }
+  /// Area and K/V rows of each rank, for any plan; the tables in them are empty.
+  std::vector<RankPlan> rank_totals() const;
+  /// Ranks that exchange heads: 1 where none do.
+  int ulysses_degree() const { return grid() != nullptr ? grid()->ulysses_degree : 1; }
   /// Largest area of a rank divided by the mean; 1 for an empty mask.
   double balance() const;
   /// K/V rows that cross ranks in one cast, over all ranks.

@@ -27,9 +27,9 @@ namespace {
 // Whether a forward pass of this plan leaves rows of other ranks, or heads, to its backward pass.
 bool keeps_between_passes(const Plan& plan) {
   const auto fetches = [](const MovementRank& of) { return of.remote_q_rows > 0 || of.remote_kv_rows > 0; };
-  const std::vector<MovementRank>& ranks = plan.movement.forward;
+  const MovementPlan* movement = plan.movement();
   return plan.config.overlap.keep_remote_kv && can_keep(plan) &&
-         (ranks.empty() || std::any_of(ranks.begin(), ranks.end(), fetches));
+         (movement == nullptr || std::any_of(movement->forward.begin(), movement->forward.end(), fetches));
 }
 
 // About what lists and row tables of a plan that moves K/V alone take, on the rank where it is most; the same on every
@@ -37,7 +37,7 @@ bool keeps_between_passes(const Plan& plan) {
 int64_t estimate_device_bytes(const Plan& plan) {
   constexpr int64_t kRowBytes = 24;
   int64_t rows = plan.q_dispatch.rows_per_rank();
-  for (const RankPlan& rank : plan.ranks) rows = std::max(rows, rank.kv_rows);
+  for (const RankPlan& rank : plan.rank_totals()) rows = std::max(rows, rank.kv_rows);
   return executor_bytes(plan) + kRowBytes * rows;
 }
 

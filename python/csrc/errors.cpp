@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Exceptions of the library become those of tangram.errors, which are typed and documented there.
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "bind.hpp"
 #include "tangram/error.hpp"
@@ -19,39 +20,44 @@ enum Kind { kInvalidArgument, kTimeout, kCommError, kCudaError, kNotAvailable, k
 // Borrowed for the life of the process: a module is never unloaded.
 std::array<PyObject*, kNumKinds> classes{};
 
-// Texts begin with the function, and where it is another one, the argument, as C++ spells them.
-constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-    {"varlen_mask:", "Mask.varlen:"},
-    {"sliding_window_mask:", "Mask.sliding_window:"},
-    {"block_causal_mask:", "Mask.block_causal:"},
-    {"prefix_lm_mask:", "Mask.prefix_lm:"},
-    {"varlen_prefix_lm_mask:", "Mask.varlen_prefix_lm:"},
-    {"shared_prefix_mask:", "Mask.shared_prefix:"},
-    {"global_window_mask:", "Mask.global_window:"},
-    {"block_sparse_mask:", "Mask.block_sparse:"},
-    {"mask_from_block_indices:", "Mask.from_block_indices:"},
-    {"plan_from_json:", "Plan.from_json:"},
-    {"parse_dispatch_algorithm: name", "DispatchConfig: algorithm"},
-    {"parse_launch_order: name", "OverlapConfig: launch_order"},
-    {"parse_movement: name", "MovementConfig: algorithm"},
-    {"parse_strategy: name", "DistAttnConfig: strategy"},
-    {"parse_dtype:", "HeadConfig:"},
-    {"make_attn_backend:", "Backend:"},
+// Functions as C++ and Python spell them, and what Python calls the argument `name` of functions that parse one.
+struct Name {
+  std::string_view cpp, python, argument;
+};
+constexpr Name kNames[] = {
+    {"varlen_mask", "Mask.varlen"},
+    {"sliding_window_mask", "Mask.sliding_window"},
+    {"block_causal_mask", "Mask.block_causal"},
+    {"prefix_lm_mask", "Mask.prefix_lm"},
+    {"varlen_prefix_lm_mask", "Mask.varlen_prefix_lm"},
+    {"shared_prefix_mask", "Mask.shared_prefix"},
+    {"global_window_mask", "Mask.global_window"},
+    {"block_sparse_mask", "Mask.block_sparse"},
+    {"mask_from_block_indices", "Mask.from_block_indices"},
+    {"plan_from_json", "Plan.from_json"},
+    {"parse_dispatch_algorithm", "DispatchConfig", "algorithm"},
+    {"parse_launch_order", "OverlapConfig", "launch_order"},
+    {"parse_movement", "MovementConfig", "algorithm"},
+    {"parse_strategy", "DistAttnConfig", "strategy"},
+    {"parse_dtype", "HeadConfig"},
+    {"make_attn_backend", "Backend"},
 };
 
-// The text with the names under which Python knows them.
-std::string as_in_python(std::string_view text) {
-  for (const auto& [cpp, python] : kNames) {
-    if (text.starts_with(cpp)) return std::string(python).append(text.substr(cpp.size()));
+std::string as_in_python(const Error& error) {
+  if (error.function().empty()) return error.what();
+  std::string function(error.function()), requirement(error.requirement());
+  const auto* known = std::ranges::find(kNames, function, &Name::cpp);
+  if (known != std::end(kNames)) {
+    function = known->python;
+    if (!known->argument.empty()) requirement.replace(0, std::string_view("name").size(), known->argument);
   }
-  std::string result(text);
-  for (size_t at = result.find("::"); at < result.find(' '); at = result.find("::")) result.replace(at, 2, ".");
-  return result;
+  for (size_t at = 0; (at = function.find("::")) != std::string::npos;) function.replace(at, 2, ".");
+  return function + ": " + requirement;
 }
 
 // Texts quote what was given, which may be no UTF-8.
-void raise(Kind kind, const std::exception& error) {
-  const std::string what = as_in_python(error.what());
+void raise(Kind kind, const Error& error) {
+  const std::string what = as_in_python(error);
   const nb::object text = nb::steal(PyUnicode_DecodeUTF8(what.data(), std::ssize(what), "backslashreplace"));
   PyErr_SetObject(classes[kind], text.ptr());
 }

@@ -20,6 +20,7 @@
 
 #include "bind.hpp"
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/error.hpp"
 #include "tangram/exchange.hpp"
 #include "tangram/head_masks.hpp"
@@ -103,8 +104,7 @@ void bind_cache(nb::module_& m) {
             try {
               return self.get(mask, config);
             } catch (const InvalidArgument& error) {
-              const std::string_view text = error.what();
-              throw InvalidArgument(fmt::format("PlanCache.get{}", text.substr(std::min(text.find(':'), text.size()))));
+              throw InvalidArgument("PlanCache.get", error.requirement());
             }
           },
           "mask"_a, "config"_a, ReleaseGil(), "The plan, made on a miss.")
@@ -132,7 +132,14 @@ void bind_plan(nb::module_& m) {
           "About as much as DistAttention on the CPU keeps beside the plan, on the rank where it is most.")
       .def_ro("q_dispatch", &Plan::q_dispatch)
       .def_ro("k_dispatch", &Plan::k_dispatch)
-      .def_ro("ranks", &Plan::ranks)
+      .def_prop_ro(
+          "ranks",
+          [](nb::handle self) {  // tables are not copied
+            const Plan& made = nb::cast<const Plan&>(self);
+            if (!moves_kv_alone(made)) return nb::cast(made.rank_totals());
+            return nb::cast(made.ranks(), nb::rv_policy::reference_internal, self);
+          },
+          nb::sig("def ranks(self) -> list[RankPlan]"))
       .def_ro("predicted", &Plan::predicted)
       .def_prop_ro(
           "candidates",
@@ -152,7 +159,7 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("balance", &Plan::balance, "Largest area of a rank divided by the mean.")
       .def_prop_ro("rows_moved", &Plan::rows_moved, "K/V rows that cross ranks in one cast.")
       .def_prop_ro(
-          "exchanges_heads", [](const Plan& self) { return self.grid.ulysses_degree > 1; },
+          "exchanges_heads", [](const Plan& self) { return self.ulysses_degree() > 1; },
           "Whether ranks compute some heads of many rows, as with 'ulysses', instead of all heads of their own.")
       .def("peak_bytes", &Plan::peak_bytes, "rank"_a,
            "Bytes that the rank holds at the worst moment of a step on CPUs: the tensors of a pass and what it "

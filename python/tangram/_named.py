@@ -8,21 +8,17 @@ with Named("mask_key"):
 
 from __future__ import annotations
 
-import re
-
-from .errors import InvalidArgument, NotAvailable
-
-_HEAD = re.compile(r"[A-Za-z_][\w.:]*: ")
+from .errors import InvalidArgument, NotAvailable, _parts_of
 
 
 def rename(error: BaseException, function: str) -> None:
-    """Puts `function` in the place of the name with which the text of an error begins."""
-    text = str(error)
-    head = _HEAD.match(text)
-    if isinstance(error, (InvalidArgument, NotAvailable)):
-        error.args = (f"{function}: {text[head.end() :] if head else text}",)
-    elif isinstance(error, TypeError) and head and "(got " in text:  # ours, not one of Python's own
-        error.args = (f"{function}: {text[head.end() :]}",)
+    """Puts `function` in the place of the function that refused."""
+    refused_by, requirement = _parts_of(str(error))
+    # A TypeError may be ours, or one of Python's own.
+    if isinstance(error, (InvalidArgument, NotAvailable)) or (
+        isinstance(error, TypeError) and refused_by and "(got " in requirement
+    ):
+        error.args = (f"{function}: {requirement}",)
 
 
 class Named:

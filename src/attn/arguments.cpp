@@ -27,15 +27,9 @@ void validate_shape(const char* function, const AttnShape& shape) {
           function, shape.head_dim, shape.head_dim_v);
 }
 
-// One tensor argument against what the shape says.
-struct Expected {
-  const char* name;
-  int64_t rows;
-  int heads;
-  int dim;
-};
+}  // namespace
 
-void validate_tensor(const char* function, const ConstTensorView& view, const Expected& expected) {
+void validate_tensor(const char* function, const ConstTensorView& view, const ExpectedTensor& expected) {
   const bool fits = view.rows == expected.rows && view.heads == expected.heads && view.dim == expected.dim;
   if (!fits) {
     require(fits, "{}: {} must be [{}, {}, {}] (got {})", function, expected.name, expected.rows, expected.heads,
@@ -46,23 +40,6 @@ void validate_tensor(const char* function, const ConstTensorView& view, const Ex
   require((view.heads == 1 || view.head_stride >= view.dim) && (view.rows == 1 || view.row_stride >= view.dim),
           "{}: {} must have strides of at least its dim (got row_stride={}, head_stride={}, dim={})", function,
           expected.name, view.row_stride, view.head_stride, view.dim);
-}
-
-void validate_input(const char* function, DType dtype, const ConstTensorView& view, const Expected& expected) {
-  validate_tensor(function, view, expected);
-  require(view.dtype == dtype, "{}: {} must be {} as prepared (got {})", function, expected.name, to_string(dtype),
-          to_string(view.dtype));
-}
-
-void validate_output(const char* function, DType dtype, bool accumulate, const ConstTensorView& view,
-                     const Expected& expected) {
-  validate_tensor(function, view, expected);
-  require(view.dtype == DType::kFloat32 || (view.dtype == dtype && !accumulate), "{}: {} must be float32{} (got {})",
-          function, expected.name,
-          accumulate                 ? " to accumulate"
-          : dtype == DType::kFloat32 ? ""
-                                     : " or the dtype of q",
-          to_string(view.dtype));
 }
 
 void validate_options(const char* function, const AttnOptions& options) {
@@ -82,8 +59,6 @@ void validate_sink(const char* function, const Sink& sink) {
           sink.seqlen_sink);
 }
 
-}  // namespace
-
 void validate_mask(const char* function, std::span<const AttnSlice> slices, const AttnShape& shape) {
   validate_shape(function, shape);
   for (size_t i = 0; i < slices.size(); ++i) {
@@ -101,6 +76,23 @@ void validate_mask(const char* function, std::span<const AttnSlice> slices, cons
 }
 
 namespace {
+
+void validate_input(const char* function, DType dtype, const ConstTensorView& view, const ExpectedTensor& expected) {
+  validate_tensor(function, view, expected);
+  require(view.dtype == dtype, "{}: {} must be {} as prepared (got {})", function, expected.name, to_string(dtype),
+          to_string(view.dtype));
+}
+
+void validate_output(const char* function, DType dtype, bool accumulate, const ConstTensorView& view,
+                     const ExpectedTensor& expected) {
+  validate_tensor(function, view, expected);
+  require(view.dtype == DType::kFloat32 || (view.dtype == dtype && !accumulate), "{}: {} must be float32{} (got {})",
+          function, expected.name,
+          accumulate                 ? " to accumulate"
+          : dtype == DType::kFloat32 ? ""
+                                     : " or the dtype of q",
+          to_string(view.dtype));
+}
 
 // What forward and backward share.
 template <class Args>
@@ -124,8 +116,8 @@ void validate_forward(const char* function, const AttnShape& shape, const AttnFo
 void validate_backward(const char* function, const AttnShape& shape, const AttnBackwardArgs& args) {
   const AttnShape& s = shape;
   validate_common(function, s, args);
-  const Expected out{"out", s.seqlen_q, s.num_heads_q, s.head_dim_v};
-  const Expected dout{"dout", s.seqlen_q, s.num_heads_q, s.head_dim_v};
+  const ExpectedTensor out{"out", s.seqlen_q, s.num_heads_q, s.head_dim_v};
+  const ExpectedTensor dout{"dout", s.seqlen_q, s.num_heads_q, s.head_dim_v};
   if (args.delta == nullptr) validate_output(function, s.dtype, false, args.out, out);
   validate_output(function, s.dtype, false, args.dout, dout);
   validate_output(function, s.dtype, args.accumulate_dq, args.dq, {"dq", s.seqlen_q, s.num_heads_q, s.head_dim});

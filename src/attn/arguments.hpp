@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The checks that all attention backends share, so that each refuses the same mistakes with the same words.
+// The checks that attention backends and passes over ranks share, so that each refuses the same mistakes with the same
+// words.
 #pragma once
 
 #include <span>
@@ -13,6 +14,19 @@ namespace tangram {
 /// Throws InvalidArgument unless sizes are possible, heads divide, and the slices lie inside the sequences and are
 /// disjoint. `function` starts the message.
 void validate_mask(const char* function, std::span<const AttnSlice> slices, const AttnShape& shape);
+
+/// One tensor argument as the shape wants it.
+struct ExpectedTensor {
+  const char* name;
+  int64_t rows;
+  int heads;
+  int dim;
+};
+
+/// Parts of the checks below.
+void validate_tensor(const char* function, const ConstTensorView& view, const ExpectedTensor& expected);
+void validate_options(const char* function, const AttnOptions& options);
+void validate_sink(const char* function, const Sink& sink);
 
 /// Throws InvalidArgument unless every argument fits `shape`. Looks at no element.
 void validate_forward(const char* function, const AttnShape& shape, const AttnForwardArgs& args);

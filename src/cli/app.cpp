@@ -145,15 +145,14 @@ void refuse_empty_values(const Verb& verb) {
   }
 }
 
-// Text of the library without the name of the function that it begins with, which users of the program do not call.
-std::string without_function_name(std::string text) {
-  const size_t end = text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:.");
-  const size_t colon = text.rfind(": ", end);
-  if (end == std::string::npos || text[end] != ' ' || colon == std::string::npos || colon + 1 != end) return text;
-  const std::string_view name(text.data(), colon);
+// Text without the function of the library that it begins with, which users of the program do not call. Verbs stay.
+std::string_view text_of(const std::exception& error) {
+  const auto* ours = dynamic_cast<const Error*>(&error);
+  if (ours == nullptr || ours->function().empty()) return error.what();
+  const std::string_view name = ours->function();
   const bool is_type = name.front() >= 'A' && name.front() <= 'Z' && name.find_first_of("aeiou") != name.npos;
-  const bool is_function = name.find('_') != std::string_view::npos || name.find("::") != std::string_view::npos;
-  return is_type || is_function ? text.substr(end + 1) : text;
+  const bool is_function = name.find('_') != name.npos || name.find("::") != name.npos;
+  return is_type || is_function ? ours->requirement() : error.what();
 }
 
 int run_verb(const std::vector<Verb>& verbs) {
@@ -210,8 +209,7 @@ int report_error(const std::exception& error) {
   if (is<std::bad_alloc>(error)) {
     return fail(code, is<OutOfMemory>(error) ? error.what() : "not enough memory for lists of this size");
   }
-  return fail(code,
-              code == kInternal ? std::string("internal error: ") + error.what() : without_function_name(error.what()));
+  return fail(code, code == kInternal ? std::string("internal error: ") + error.what() : std::string(text_of(error)));
 }
 
 }  // namespace tangram::cli

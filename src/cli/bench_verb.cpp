@@ -140,7 +140,7 @@ void add_kernel_figures(FigureCsv& csv, const FigureContext& context, const Plan
 // Name of the strategy. If queries move, the name of the movement algorithm follows, as in `tangram_qo`.
 std::string strategy_name(const Plan& plan) {
   const std::string name(to_string(plan.config.strategy.name));
-  return plan.movement.empty() ? name : name + "_" + std::string(to_string(plan.config.movement.algorithm));
+  return plan.movement() == nullptr ? name : name + "_" + std::string(to_string(plan.config.movement.algorithm));
 }
 
 int bench_main(BenchVerbOptions options, Communicator* control) {
@@ -157,7 +157,7 @@ int bench_main(BenchVerbOptions options, Communicator* control) {
   if (!options.plan_only && !on_device) require_runnable(options.step, options.dist);
   const PlanSummary summary = make_plan_summary(options.mask, options.dist);
   const Plan& plan = *summary.plan;
-  require(!on_device || plan.grid.empty(), "--strategy: kernels on a device are measured for tangram (got {})",
+  require(!on_device || plan.grid() == nullptr, "--strategy: kernels on a device are measured for tangram (got {})",
           describe(plan.config.strategy));
   FigureContext context{summary.mask_name,
                         plan.q_dispatch.seqlen(),

@@ -13,6 +13,7 @@
 #include "cli/node_traffic.hpp"
 #include "cli/text_table.hpp"
 #include "plan/nodes/node_tables.hpp"
+#include "plan/program/emit.hpp"
 #include "runtime/relay_memory.hpp"
 
 namespace tangram::cli {
@@ -94,7 +95,7 @@ std::vector<std::vector<std::string>> cells_of(const Crossing& crossing) {
 
 }  // namespace
 
-bool has_node_summary(const Plan& plan) { return has_nodes(plan.config) && plan.grid.empty() && plan.movement.empty(); }
+bool has_node_summary(const Plan& plan) { return has_nodes(plan.config) && moves_kv_alone(plan); }
 
 std::string nodes_text(const Plan& plan) {
   const Crossing crossing = crossing_of(plan);

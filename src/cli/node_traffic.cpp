@@ -11,9 +11,9 @@ namespace tangram::cli {
 
 NodeRows rows_between_nodes(const Plan& plan, int ranks_per_node) {
   NodeRows result;
-  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+  for (size_t rank = 0; rank < plan.ranks().size(); ++rank) {
     std::vector<std::tuple<int, Range>> needed;  // by node
-    for (const Stage& stage : plan.ranks[rank].forward) {
+    for (const Stage& stage : plan.ranks()[rank].forward) {
       for (const RowCopy& copy : stage.exchange.sends) {
         const int node = copy.peer / ranks_per_node;
         if (node == static_cast<int>(rank) / ranks_per_node) continue;

@@ -73,11 +73,11 @@ std::string ranges_text(const std::vector<Range>& ranges) {
 
 std::string stages_text(const Plan& plan, bool forward) {
   std::string text;
-  const size_t num_stages = forward ? plan.ranks[0].forward.size() : plan.ranks[0].backward.size();
+  const size_t num_stages = forward ? plan.ranks()[0].forward.size() : plan.ranks()[0].backward.size();
   for (size_t s = 0; s < num_stages; ++s) {
     int64_t area = 0;
     int64_t rows = 0;
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       const Stage& stage = forward ? rank.forward[s] : rank.backward[s];
       area += stage.area;
       rows += stage.exchange.rows_received();
@@ -91,10 +91,10 @@ std::string stages_text(const Plan& plan, bool forward) {
 
 nlohmann::json stages_json(const Plan& plan, bool forward) {
   nlohmann::json stages = nlohmann::json::array();
-  for (size_t s = 0; s < (forward ? plan.ranks[0].forward : plan.ranks[0].backward).size(); ++s) {
+  for (size_t s = 0; s < (forward ? plan.ranks()[0].forward : plan.ranks()[0].backward).size(); ++s) {
     nlohmann::json areas = nlohmann::json::array();
     nlohmann::json rows = nlohmann::json::array();
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       const Stage& stage = forward ? rank.forward[s] : rank.backward[s];
       areas.push_back(stage.area);
       rows.push_back(stage.exchange.rows_received());
@@ -107,58 +107,45 @@ nlohmann::json stages_json(const Plan& plan, bool forward) {
 nlohmann::json movement_ranks_json(const Plan& plan) {
   const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, plan.cp_size());
   nlohmann::json ranks = nlohmann::json::array();
-  for (size_t r = 0; r < plan.ranks.size(); ++r) {
-    nlohmann::json rank = {{"rank", r}, {"area", plan.ranks[r].area}, {"peak_bytes", peak_bytes[r]}};
-    for (const auto& [name, pass] :
-         {std::pair("forward", &plan.movement.forward), std::pair("backward", &plan.movement.backward)}) {
-      rank[name] = {{"q_rows_received", (*pass)[r].remote_q_rows}, {"kv_rows_received", (*pass)[r].remote_kv_rows}};
+  const std::vector<RankPlan> totals = plan.rank_totals();
+  for (size_t r = 0; r < totals.size(); ++r) {
+    nlohmann::json rank = {{"rank", r}, {"area", totals[r].area}, {"peak_bytes", peak_bytes[r]}};
+    for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
+      const MovementRank& tables = plan.movement()->of(pass)[r];
+      rank[pass == AttnPass::kForward ? "forward" : "backward"] = {{"q_rows_received", tables.remote_q_rows},
+                                                                   {"kv_rows_received", tables.remote_kv_rows}};
     }
     ranks.push_back(rank);
   }
   return ranks;
 }
 
-std::string ranks_text(const PlanSummary& summary) {
-  const Plan& plan = *summary.plan;
-  const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
-  TextTable ranks({"rank", "area", "of mean", "", "K/V rows", "received", "sent", "peak memory", "query rows"});
-  for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
-    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    const int64_t sent = summary.rows_sent_by[static_cast<size_t>(r)];
-    const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
-    ranks.add({fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
-               bar_text(share / std::max(1.0, plan.balance()), 12), with_commas(rank.kv_rows),
-               with_commas(rank.remote_kv_rows), with_commas(sent), bytes_text(static_cast<double>(plan.peak_bytes(r))),
-               ranges_text(plan.q_dispatch.rows_of_rank(r))});
-  }
-  std::string text = ranks.text();
-  if (plan.cp_size() > kMaxRanksShown) text += fmt::format("  and {} more ranks\n", plan.cp_size() - kMaxRanksShown);
-  return text;
-}
-
 // Under another strategy every rank receives the same, and what it holds is not counted in rows of K/V. With QO
 // communication both kinds of rows are counted.
-std::string other_ranks_text(const Plan& plan) {
-  const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
-  const bool moves = !plan.movement.empty();
+std::string ranks_text(const PlanSummary& summary) {
+  const Plan& plan = *summary.plan;
+  const MovementPlan* movement = plan.movement();
   std::vector<std::string> titles{"rank", "area", "of mean", ""};
-  if (moves) titles.insert(titles.end(), {"queries received", "K/V received"});
+  if (moves_kv_alone(plan)) titles.insert(titles.end(), {"K/V rows", "received", "sent"});
+  if (movement != nullptr) titles.insert(titles.end(), {"queries received", "K/V received"});
   titles.insert(titles.end(), {"peak memory", "query rows"});
   TextTable ranks(titles);
   const int num_shown = std::min(plan.cp_size(), kMaxRanksShown);
   const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, num_shown);
-  for (int r = 0; r < num_shown; ++r) {
-    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    const double share = mean > 0 ? static_cast<double>(rank.area) / mean : 1;
-    std::vector<std::string> row{fmt::format("{}", r), with_commas(rank.area), fmt::format("{:.4f}", share),
-                                 bar_text(share / std::max(1.0, plan.balance()), 12)};
-    if (moves) {
-      const MovementRank& tables = plan.movement.forward[static_cast<size_t>(r)];
-      row.push_back(with_commas(tables.remote_q_rows));
-      row.push_back(with_commas(tables.remote_kv_rows));
+  const std::vector<RankPlan> totals = plan.rank_totals();
+  const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size(), balance = plan.balance();
+  for (size_t r = 0; r < peak_bytes.size(); ++r) {
+    const double share = mean > 0 ? static_cast<double>(totals[r].area) / mean : 1;
+    std::vector<std::string> row{fmt::format("{}", r), with_commas(totals[r].area), fmt::format("{:.4f}", share),
+                                 bar_text(share / std::max(1.0, balance), 12)};
+    const auto add = [&](int64_t rows) { row.push_back(with_commas(rows)); };
+    if (moves_kv_alone(plan)) {
+      add(totals[r].kv_rows), add(totals[r].remote_kv_rows), add(summary.rows_sent_by[r]);
+    } else if (movement != nullptr) {
+      add(movement->forward[r].remote_q_rows), add(movement->forward[r].remote_kv_rows);
     }
-    row.push_back(bytes_text(static_cast<double>(peak_bytes[static_cast<size_t>(r)])));
-    row.push_back(ranges_text(plan.q_dispatch.rows_of_rank(r)));
+    row.push_back(bytes_text(static_cast<double>(peak_bytes[r])));
+    row.push_back(ranges_text(plan.q_dispatch.rows_of_rank(static_cast<int>(r))));
     ranks.add(row);
   }
   std::string text = ranks.text();
@@ -171,8 +158,8 @@ void count_rows_sent(const Plan& plan, PlanSummary& summary) {
   const bool has_matrix = plan.cp_size() <= PlanSummary::kMaxMatrixRanks;
   summary.rows_sent_by.assign(cp_size, 0);
   if (has_matrix) summary.rows_sent.assign(cp_size, std::vector<int64_t>(cp_size, 0));
-  for (size_t rank = 0; rank < cp_size; ++rank) {
-    for (const Stage& stage : plan.ranks[rank].forward) {
+  for (size_t rank = 0; rank < cp_size && moves_kv_alone(plan); ++rank) {
+    for (const Stage& stage : plan.ranks()[rank].forward) {
       for (const RowCopy& copy : stage.exchange.recvs) {
         const size_t peer = static_cast<size_t>(copy.peer);
         summary.rows_sent_by[peer] += copy.rows.size();
@@ -242,7 +229,7 @@ std::string padding_text(const PlanSummary& summary) {
 }
 
 std::string grid_text(const Plan& plan) {
-  const GridPlan& grid = plan.grid;
+  const GridPlan& grid = *plan.grid();
   std::string chunks;
   for (const int heads : grid.head_chunks) chunks += fmt::format("{}{}", chunks.empty() ? "" : "+", heads);
   if (plan.config.strategy.name == Strategy::kHybridCp) {
@@ -259,16 +246,16 @@ std::string grid_text(const Plan& plan) {
                      grid.ulysses_degree, grid.ulysses_degree == 1 ? "" : "s", chunks);
 }
 
-bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.grid.ulysses_degree > 1; }
+bool keeps_inputs(const Plan& plan) { return plan.config.overlap.keep_remote_kv || plan.ulysses_degree() > 1; }
 
 GridTraffic planned_traffic(const Plan& plan) {
   const DType dtype = plan.config.heads.dtype;
   const GridCall call{dtype, dtype, dtype, keeps_inputs(plan)};
-  return plan.movement.empty() ? grid_traffic(plan, call) : movement_traffic(plan, call);
+  return plan.grid() != nullptr ? grid_traffic(plan, call) : movement_traffic(plan, call);
 }
 
 std::string movement_text(const Plan& plan) {
-  const MovementPlan& movement = plan.movement;
+  const MovementPlan& movement = *plan.movement();
   std::string text = fmt::format("{}, {} head group{}", to_string(plan.config.movement.algorithm), movement.head_groups,
                                  movement.head_groups == 1 ? "" : "s");
   for (const auto& [name, ranks] :
@@ -306,10 +293,10 @@ std::string chunks_text(const Dispatch& dispatch) {
 void require_reportable(const Plan& plan, const OutputOptions& output) {
   require(!is_standard_stream(output.html) || !output.json,
           "--html -: cannot be combined with --json, which prints too");
-  const bool of_head_groups = !plan.movement.empty() && plan.config.movement.algorithm == Movement::kKv;
+  const bool of_head_groups = plan.movement() != nullptr && plan.config.movement.algorithm == Movement::kKv;
   require(output.html.empty() || !of_head_groups,
           "--html: reports show one mask for all heads (got one for each group)");
-  require(output.html.empty() || plan.movement.empty(), "--html: supports K/V movement only (got --movement {})",
+  require(output.html.empty() || plan.movement() == nullptr, "--html: supports K/V movement only (got --movement {})",
           to_string(plan.config.movement.algorithm));
 }
 
@@ -352,12 +339,12 @@ std::string plan_text(const PlanSummary& summary) {
     text += fmt::format("forward    {}\n", stages_text(plan, true));
     text += fmt::format("backward   {}\n", stages_text(plan, false));
   } else {
-    text += plan.movement.empty() ? fmt::format("strategy   {}\n", grid_text(plan))
-                                  : fmt::format("movement   {}\n", movement_text(plan));
+    text += plan.grid() != nullptr ? fmt::format("strategy   {}\n", grid_text(plan))
+                                   : fmt::format("movement   {}\n", movement_text(plan));
   }
   text += fmt::format("planned    in {}\n\n", seconds_text(1e-3 * summary.plan_ms));
 
-  text += moves_kv_alone(plan) ? ranks_text(summary) : other_ranks_text(plan);
+  text += ranks_text(summary);
 
   const std::string predicted = fmt::format(
       "\npredicted  forward {}, backward {}, waiting for transfers {}\n           by a cost model, not measured: {}\n"
@@ -393,18 +380,6 @@ std::string plan_text(const PlanSummary& summary) {
 
 nlohmann::json plan_json(const PlanSummary& summary) {
   const Plan& plan = *summary.plan;
-  nlohmann::json ranks = nlohmann::json::array();
-  for (int r = 0; r < plan.cp_size() && moves_kv_alone(plan); ++r) {
-    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
-    ranks.push_back({{"rank", r},
-                     {"area", rank.area},
-                     {"rows", plan.q_dispatch.rows_per_rank()},
-                     {"kv_rows", rank.kv_rows},
-                     {"rows_received", rank.remote_kv_rows},
-                     {"rows_sent", summary.rows_sent_by[static_cast<size_t>(r)]},
-                     {"slices", rank.slices.size()},
-                     {"peak_bytes", plan.peak_bytes(r)}});
-  }
   nlohmann::json json{{"version", kVersion},
                       {"mask",
                        {{"name", summary.mask_name},
@@ -420,37 +395,46 @@ nlohmann::json plan_json(const PlanSummary& summary) {
                       {"algorithm", std::string(to_string(plan.algorithm))},
                       {"strategy", std::string(to_string(plan.config.strategy.name))},
                       {"balance", plan.balance()},
-                      {"rows_moved", plan.rows_moved()},
-                      {"rows_lower_bound", summary.rows_lower_bound},
                       {"rows_ring", summary.ring_rows},
                       {"rows_ulysses", summary.ulysses_rows},
                       {"kv_row_bytes", kv_row_bytes_of(plan.config.heads)},
-                      {"ranks", ranks},
-                      {"rows_sent", summary.rows_sent},
                       {"dispatch", dispatch_json(plan.q_dispatch)},
-                      {"stages", {{"forward", stages_json(plan, true)}, {"backward", stages_json(plan, false)}}},
                       {"predicted",
                        {{"forward_s", plan.predicted.forward_s},
                         {"backward_s", plan.predicted.backward_s},
                         {"exposed_s", plan.predicted.exposed_s}}},
                       {"plan_ms", summary.plan_ms}};
-  if (!moves_kv_alone(plan)) {
-    for (const char* key : {"rows_moved", "rows_lower_bound", "rows_sent", "stages", "ranks"}) json.erase(key);
+  if (moves_kv_alone(plan)) {
+    json["rows_moved"] = plan.rows_moved();
+    json["rows_lower_bound"] = summary.rows_lower_bound;
+    json["rows_sent"] = summary.rows_sent.empty() ? nlohmann::json() : nlohmann::json(summary.rows_sent);
+    json["stages"] = {{"forward", stages_json(plan, true)}, {"backward", stages_json(plan, false)}};
+    for (int r = 0; r < plan.cp_size(); ++r) {
+      const RankPlan& rank = plan.ranks()[static_cast<size_t>(r)];
+      json["ranks"].push_back({{"rank", r},
+                               {"area", rank.area},
+                               {"rows", plan.q_dispatch.rows_per_rank()},
+                               {"kv_rows", rank.kv_rows},
+                               {"rows_received", rank.remote_kv_rows},
+                               {"rows_sent", summary.rows_sent_by[static_cast<size_t>(r)]},
+                               {"slices", rank.slices.size()},
+                               {"peak_bytes", plan.peak_bytes(r)}});
+    }
+  } else {
     const GridTraffic traffic = planned_traffic(plan);
-    nlohmann::json& other = plan.movement.empty() ? json["grid"] : json["movement"];
-    other = plan.movement.empty()
-                ? nlohmann::json{{"row_groups", plan.grid.row_groups},
-                                 {"ulysses_degree", plan.grid.ulysses_degree},
-                                 {"head_chunks", plan.grid.head_chunks},
+    nlohmann::json& other = plan.grid() != nullptr ? json["grid"] : json["movement"];
+    other = plan.grid() != nullptr
+                ? nlohmann::json{{"row_groups", plan.grid()->row_groups},
+                                 {"ulysses_degree", plan.ulysses_degree()},
+                                 {"head_chunks", plan.grid()->head_chunks},
                                  {"peak_bytes", peak_bytes_of_ranks(plan, plan.cp_size())}}
                 : nlohmann::json{{"algorithm", std::string(to_string(plan.config.movement.algorithm))},
-                                 {"head_groups", plan.movement.head_groups},
+                                 {"head_groups", plan.movement()->head_groups},
                                  {"ranks", movement_ranks_json(plan)}};
     other["forward_bytes"] = traffic.forward_bytes;
     other["backward_bytes"] = traffic.backward_bytes;
   }
   if (has_node_summary(plan)) json["nodes"] = nodes_json(plan);
-  if (json.contains("rows_sent") && summary.rows_sent.empty()) json["rows_sent"] = nullptr;
   for (const StrategyCandidate& candidate : plan.candidates) {
     nlohmann::json entry{{"strategy", std::string(to_string(candidate.strategy.name))},
                          {"layout", describe(candidate.strategy)}};

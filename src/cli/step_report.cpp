@@ -86,7 +86,7 @@ std::vector<std::pair<std::string, std::string>> step_figures(const PlanSummary&
       {"bytes received",
        fmt::format("forward {}, backward {}", bytes(result.forward_bytes), bytes(result.backward_bytes))},
   };
-  if (plan.grid.empty()) {
+  if (plan.grid() == nullptr) {
     figures.emplace_back("K/V rows received", fmt::format("{} counted, {} planned", with_commas(result.rows_received),
                                                           with_commas(plan.rows_moved())));
   } else {
@@ -107,8 +107,8 @@ std::string step_text(const PlanSummary& summary, const StepResult& result) {
   text += padding_text(summary);
   text += fmt::format("dispatch   {}, {}, balance {:.4f}\n", to_string(plan.algorithm), chunks_text(plan.q_dispatch),
                       plan.balance());
-  if (!plan.grid.empty()) text += "strategy   " + grid_text(plan) + "\n";
-  if (!plan.movement.empty()) text += "movement   " + movement_text(plan) + "\n";
+  if (plan.grid() != nullptr) text += "strategy   " + grid_text(plan) + "\n";
+  if (plan.movement() != nullptr) text += "movement   " + movement_text(plan) + "\n";
   for (const std::string& reason : strategy_reasons(plan)) text += "           " + reason + "\n";
   text += fmt::format("backend    {} over {}, {} ranks of {} thread{}\n\n", result.backend, result.transport,
                       plan.cp_size(), result.num_threads, result.num_threads == 1 ? "" : "s");

@@ -204,7 +204,7 @@ DispatchCost dispatch_cost(const Mask& mask, const DistAttnConfig& config, const
 }
 
 std::string unbalanced_because(const Plan& plan) {
-  const bool is_chosen = plan.config.dispatch.algorithm == DispatchAlgorithm::kAuto && plan.grid.empty();
+  const bool is_chosen = plan.config.dispatch.algorithm == DispatchAlgorithm::kAuto && plan.grid() == nullptr;
   if (!is_chosen || plan.balance() <= kBalanced) return "";
   return "what balances better is estimated to be slower, since it moves more, or there is none";
 }

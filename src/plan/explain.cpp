@@ -77,7 +77,7 @@ void explain_ranks(const Plan& plan, std::string& out) {
                      "received", "slices", "peak memory");
   const double mean = static_cast<double>(plan.mask.area()) / plan.cp_size();
   for (int r = 0; r < std::min(plan.cp_size(), kMaxRanksShown); ++r) {
-    const RankPlan& rank = plan.ranks[static_cast<size_t>(r)];
+    const RankPlan& rank = plan.ranks()[static_cast<size_t>(r)];
     out +=
         fmt::format("{:>5} {:>15} {:>8.4f} {:>10} {:>10} {:>7} {:>12}  {}\n", r, rank.area,
                     mean > 0 ? static_cast<double>(rank.area) / mean : 1.0, rank.kv_rows, rank.remote_kv_rows,
@@ -90,26 +90,26 @@ void explain_stages(const Plan& plan, const char* name, bool forward, int config
   const auto stages_of = [&](const RankPlan& rank) -> const std::vector<Stage>& {
     return forward ? rank.forward : rank.backward;
   };
-  const size_t num_stages = stages_of(plan.ranks[0]).size();
+  const size_t num_stages = stages_of(plan.ranks()[0]).size();
   out += fmt::format("{}: 1 local + {} remote stage{} ({})\n", name, num_stages - 1, num_stages == 2 ? "" : "s",
                      configured > 0 ? "as configured" : "least predicted time");
   for (size_t s = 0; s < num_stages; ++s) {
     int64_t area = 0;
     int64_t rows = 0;
     size_t copies = 0;
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       const Stage& stage = stages_of(rank)[s];
       area = std::max(area, stage.area);
       rows = std::max(rows, stage.exchange.rows_received());
       copies = std::max(copies, stage.exchange.recvs.size());
     }
     out += fmt::format("  stage {}: at most {} rows in {} copies received, area {}{}\n", s, rows, copies, area,
-                       stages_of(plan.ranks[0])[s].kept ? ", rows kept from the forward pass" : "");
+                       stages_of(plan.ranks()[0])[s].kept ? ", rows kept from the forward pass" : "");
   }
 }
 
 void explain_grid(const Plan& plan, std::string& out) {
-  const GridPlan& grid = plan.grid;
+  const GridPlan& grid = *plan.grid();
   GridCall call;
   call.out = call.dout = call.grads = plan.config.heads.dtype;
   const GridTraffic traffic = grid_traffic(plan, call);
@@ -159,14 +159,14 @@ void explain_candidates(const Plan& plan, std::string& out) {
 
 // What all ranks together receive, by kind.
 void explain_movement(const Plan& plan, std::string& out) {
-  const MovementPlan& movement = plan.movement;
+  const MovementPlan& movement = *plan.movement();
   out += fmt::format("movement: {}, {} head group{}\n", to_string(plan.config.movement.algorithm), movement.head_groups,
                      movement.head_groups == 1 ? "" : "s");
   for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {
     const bool forward = pass == AttnPass::kForward;
     const RowBytes row = row_bytes(plan.config, pass);
     int64_t q_rows = 0, kv_rows = 0;
-    for (const MovementRank& rank : forward ? movement.forward : movement.backward) {
+    for (const MovementRank& rank : movement.of(pass)) {
       q_rows += rank.remote_q_rows;
       kv_rows += rank.remote_kv_rows;
     }
@@ -174,8 +174,7 @@ void explain_movement(const Plan& plan, std::string& out) {
       if (bytes > 0) out += fmt::format(", {} {}", name, bytes_text(rows * bytes / movement.head_groups));
     };
     out += fmt::format("{}: {} query rows and {} K/V rows of a head group received in {} stages",
-                       forward ? "forward" : "backward", q_rows, kv_rows,
-                       (forward ? movement.forward : movement.backward)[0].stages.size() - 1);
+                       forward ? "forward" : "backward", q_rows, kv_rows, movement.of(pass)[0].stages.size() - 1);
     kind(forward ? "q" : "q, dout, lse and delta", q_rows, row.q_in);
     kind(forward ? "out and lse" : "dq", q_rows, row.q_back);
     kind("k and v", kv_rows, row.kv_in);
@@ -223,16 +222,13 @@ std::string explain(const Plan& plan) {
   std::string text;
   explain_dispatch(plan, text);
   explain_candidates(plan, text);
-  const bool kv_alone = plan.grid.empty() && plan.movement.empty();
-  if (kv_alone) {
+  if (plan.grid() != nullptr) {
+    explain_grid(plan, text);
+  } else if (plan.movement() != nullptr) {
+    explain_movement(plan, text);
+  } else if (!plan.ranks().empty()) {
     explain_traffic(plan, text);
     explain_ranks(plan, text);
-  } else if (plan.movement.empty()) {
-    explain_grid(plan, text);
-  } else {
-    explain_movement(plan, text);
-  }
-  if (kv_alone && !plan.ranks.empty()) {
     explain_stages(plan, "forward", true, plan.config.overlap.num_stages_fwd, text);
     explain_stages(plan, "backward", false, plan.config.overlap.num_stages_bwd, text);
   }

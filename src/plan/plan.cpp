@@ -18,6 +18,7 @@
 #include "plan/runs.hpp"
 #include "plan/stages.hpp"
 #include "plan/validate.hpp"
+#include "tangram/head_masks.hpp"
 
 namespace tangram {
 
@@ -31,12 +32,12 @@ Plan finish_plan(const Mask& mask, const DistAttnConfig& config, ChosenDispatch 
   plan.algorithm = q.algorithm;
   plan.q_dispatch = std::move(q.dispatch);
   plan.k_dispatch = std::move(k_dispatch);
-  plan.ranks = make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch);
-  const Crossing crossing = crossing_of(config, plan.ranks, owned_runs(plan.k_dispatch));
-  const StageCounts counts = choose_stage_counts(config, plan.ranks, crossing);
-  assign_stages(plan.ranks, node_shape(config), crossing.rows, counts, config.overlap.keep_remote_kv);
-  build_stages(plan.ranks, counts, config.overlap.keep_remote_kv);
-  plan.predicted = predict(config, plan.ranks, crossing);
+  auto& ranks = plan.tables.emplace<std::vector<RankPlan>>(make_rank_plans(mask, plan.q_dispatch, plan.k_dispatch));
+  const Crossing crossing = crossing_of(config, ranks, owned_runs(plan.k_dispatch));
+  const StageCounts counts = choose_stage_counts(config, ranks, crossing);
+  assign_stages(ranks, node_shape(config), crossing.rows, counts, config.overlap.keep_remote_kv);
+  build_stages(ranks, counts, config.overlap.keep_remote_kv);
+  plan.predicted = predict(config, ranks, crossing);
   if (config.movement.algorithm != Movement::kKv) {
     build_movement(plan, plan.predicted.forward_s + plan.predicted.backward_s);
   }
@@ -141,15 +142,36 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q
       [&](const DistAttnConfig& chosen) { return plan_for_strategy(mask, chosen, q_dispatch, k_dispatch); });
 }
 
+const std::vector<RankPlan>& Plan::ranks() const {
+  const auto* ranks = std::get_if<std::vector<RankPlan>>(&tables);
+  require(ranks != nullptr, "Plan::ranks: plan must move K/V alone (got strategy {} and movement {}): see rank_totals",
+          to_string(config.strategy.name), to_string(config.movement.algorithm));
+  return *ranks;
+}
+
+std::vector<RankPlan> Plan::rank_totals() const {
+  if (grid() != nullptr) return grid_totals(*this);
+  std::vector<RankPlan> totals;
+  if (movement() != nullptr) {  // whose areas are of all head groups together
+    const int64_t groups = num_head_masks(*this) > 1 ? 1 : movement()->head_groups;
+    for (const MovementRank& rank : movement()->forward) totals.push_back({.area = rank.area / groups});
+  } else {
+    for (const RankPlan& rank : ranks()) {
+      totals.push_back({.area = rank.area, .kv_rows = rank.kv_rows, .remote_kv_rows = rank.remote_kv_rows});
+    }
+  }
+  return totals;
+}
+
 double Plan::balance() const {
   int64_t largest = 0;
-  for (const RankPlan& rank : ranks) largest = std::max(largest, rank.area);
+  for (const RankPlan& rank : rank_totals()) largest = std::max(largest, rank.area);
   return mask.area() == 0 ? 1 : static_cast<double>(largest) * cp_size() / static_cast<double>(mask.area());
 }
 
 int64_t Plan::rows_moved() const {
   int64_t rows = 0;
-  for (const RankPlan& rank : ranks) rows += rank.remote_kv_rows;
+  for (const RankPlan& rank : rank_totals()) rows += rank.remote_kv_rows;
   return rows;
 }
 

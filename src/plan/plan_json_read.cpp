@@ -234,7 +234,7 @@ Plan plan_from_json(std::string_view text) {
   plan.algorithm = parse_dispatch_algorithm(in["algorithm"].text());
   plan.q_dispatch = read_dispatch(in["q_dispatch"], plan.config.cp_size);
   plan.k_dispatch = read_dispatch(in["k_dispatch"], plan.config.cp_size);
-  read(in["ranks"], plan.ranks);
+  read(in["ranks"], plan.tables.emplace<std::vector<RankPlan>>());
   plan.predicted = read_predicted(in["predicted"]);
   if (in.has("candidates")) {
     read(in["candidates"], plan.candidates);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/json_reader.hpp"
+#include "plan/program/emit.hpp"
 #include "tangram/plan.hpp"
 
 namespace tangram {
@@ -160,7 +161,7 @@ std::string plan_to_json(const Plan& plan) {
                {"algorithm", std::string(to_string(plan.algorithm))},
                {"q_dispatch", encode(plan.q_dispatch)},
                {"k_dispatch", encode(plan.k_dispatch)},
-               {"ranks", encode(plan.ranks)},
+               {"ranks", encode(moves_kv_alone(plan) ? plan.ranks() : plan.rank_totals())},
                {"predicted", encode(plan.predicted)}};
   if (!plan.candidates.empty()) json["candidates"] = encode(plan.candidates);
   return json.dump();

@@ -15,7 +15,7 @@ namespace {
 
 // What row groups do is what their ranks do.
 std::vector<RankTime> times_of_members(const Plan& plan, AttnPass pass, ClockTrace* trace) {
-  const int members = plan.grid.ulysses_degree;
+  const int members = plan.ulysses_degree();
   ClockTrace groups;
   for (int rank = 0; trace != nullptr && rank < plan.cp_size(); ++rank) {
     if (rank % members == 0) groups.ranks.push_back(false);
@@ -37,10 +37,10 @@ std::vector<RankTime> times_of_members(const Plan& plan, AttnPass pass, ClockTra
 }  // namespace
 
 std::vector<RankTime> plan_times(const Plan& plan, AttnPass pass, ClockTrace* trace) {
-  if (!plan.grid.empty()) return times_of_members(plan, pass, trace);
-  if (plan.movement.empty()) return kv_times(plan.config, plan.ranks, pass, trace);
-  const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
-  return movement_times(plan.config, ranks, plan.movement.head_groups, pass, trace);
+  if (plan.grid() != nullptr) return times_of_members(plan, pass, trace);
+  const MovementPlan* movement = plan.movement();
+  if (movement == nullptr) return kv_times(plan.config, plan.ranks(), pass, trace);
+  return movement_times(plan.config, movement->of(pass), movement->head_groups, pass, trace);
 }
 
 }  // namespace tangram

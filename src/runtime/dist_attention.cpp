@@ -59,7 +59,7 @@ class DistAttention::Impl {
               on_host ? "host memory, see AttnBackendOptions::host_memory" : "the memory of GPUs, as the communicator",
               backend.name(), on_host ? "device" : "host");
       check_plan(*plan, control.size());
-      require(plan->movement.empty() || backend.caps().delta,
+      require(plan->movement() == nullptr || backend.caps().delta,
               "DistAttention: a plan that moves queries needs a backend that takes delta (got {}, which does not)",
               backend.name());
       context.plan = plan;

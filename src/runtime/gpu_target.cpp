@@ -45,7 +45,7 @@ ProgramTarget gpu_target(const Plan& plan, int rank, const GpuAbilities& abiliti
   ProgramTarget target;
   target.ring_buffer_steps = ring_buffer_steps(abilities.transfers.recv_buffer_reuse);
   if (!moves_kv_alone(plan)) return target;
-  const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& own = plan.ranks()[static_cast<size_t>(rank)];
   target.forward_calls = resolve_calls(forward, static_cast<int>(own.forward.size()), plan.cp_size(), abilities);
   if (with_backward) {
     target.backward_calls = resolve_calls(backward, static_cast<int>(own.backward.size()), plan.cp_size(), abilities);

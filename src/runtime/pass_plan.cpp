@@ -68,13 +68,16 @@ uint64_t hash_of_config(const Plan& plan) {
   hasher.add(static_cast<uint64_t>(plan.config.cp_size));
   hasher.add(static_cast<uint64_t>(plan.config.reduce_dtype));
   const StrategyConfig& strategy = plan.config.strategy;
-  for (const int value : {static_cast<int>(strategy.name), plan.grid.ulysses_degree, strategy.inner_ring_size}) {
+  for (const int value : {static_cast<int>(strategy.name), plan.ulysses_degree(), strategy.inner_ring_size}) {
     hasher.add(static_cast<uint64_t>(value));
   }
-  for (const int chunk : plan.grid.head_chunks) hasher.add(static_cast<uint64_t>(chunk));
-  hasher.add(plan.movement);
+  if (const GridPlan* grid = plan.grid()) {
+    for (const int chunk : grid->head_chunks) hasher.add(static_cast<uint64_t>(chunk));
+  }
+  hasher.add(plan.movement() != nullptr ? *plan.movement() : MovementPlan{});
   if (plan.config.cost.ranks_per_node > 0) hasher.add(static_cast<uint64_t>(plan.config.cost.ranks_per_node));
-  for (const RankPlan& rank : plan.ranks) {
+  const std::vector<RankPlan> totals = moves_kv_alone(plan) ? std::vector<RankPlan>{} : plan.rank_totals();
+  for (const RankPlan& rank : moves_kv_alone(plan) ? plan.ranks() : totals) {
     for (const auto* stages : {&rank.forward, &rank.backward}) {
       for (const Stage& stage : *stages) {
         hasher.add(static_cast<uint64_t>(stage.exchange.rows_received()) * 2 + (stage.kept ? 1 : 0));
@@ -122,7 +125,7 @@ CallFingerprint fingerprint_of(const Plan& plan) {
 CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan, const DistForwardArgs& args) {
   CallFingerprint fingerprint = fingerprint_of(of_plan, AttnPass::kForward, args.options, args.sink, args.q.dim);
   fingerprint.set(CallFingerprint::kResults, args.max_logits != nullptr ? uint64_t{CallFingerprint::kMaxLogits} : 0);
-  if (plan.grid.ulysses_degree > 1)
+  if (plan.ulysses_degree() > 1)
     fingerprint.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({args.out.dtype}));
   return fingerprint;
 }
@@ -136,12 +139,12 @@ CallFingerprint fingerprint_of(const CallFingerprint& of_plan, const Plan& plan,
     if (args.dsink_reduce == DsinkReduce::kAvg) results |= CallFingerprint::kDsinkAvg;
   }
   fingerprint.set(CallFingerprint::kResults, results);
-  if (const int ulysses_degree = plan.grid.ulysses_degree; ulysses_degree > 1) {
+  if (const int ulysses_degree = plan.ulysses_degree(); ulysses_degree > 1) {
     std::optional<DType> dk, dv;  // ranks that share a head of K/V send sums in reduce_dtype
     if (plan.config.heads.num_heads_kv >= ulysses_degree) dk = args.dk.dtype, dv = args.dv.dtype;
     fingerprint.set(CallFingerprint::kDTypes,
                     CallFingerprint::dtypes_word({args.out.dtype, args.dout.dtype, args.dq.dtype, dk, dv}));
-  } else if (moves_queries(plan.movement.backward)) {
+  } else if (plan.movement() != nullptr && moves_queries(plan.movement()->backward)) {
     fingerprint.set(CallFingerprint::kDTypes, CallFingerprint::dtypes_word({std::nullopt, args.dout.dtype}));
   }
   return fingerprint;
@@ -181,9 +184,9 @@ void check_plan(const Plan& plan, int size) {
           "DistAttention: plan must be for as many ranks as the communicator has (got {} and {})", plan.cp_size(),
           size);
   if (!moves_kv_alone(plan)) return;
-  for (const RankPlan& rank : plan.ranks) {
-    TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks.front().forward.size());
-    TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks.front().backward.size());
+  for (const RankPlan& rank : plan.ranks()) {
+    TANGRAM_ASSERT(!rank.forward.empty() && rank.forward.size() == plan.ranks().front().forward.size());
+    TANGRAM_ASSERT(!rank.backward.empty() && rank.backward.size() == plan.ranks().front().backward.size());
     for (const auto* stages : {&rank.forward, &rank.backward}) {
       int64_t remote_rows = 0;
       for (const Stage& stage : *stages) remote_rows += stage.exchange.rows_received();

@@ -70,7 +70,7 @@ struct RankContext {
   CallFingerprint fingerprint;  // of the plan
   PassRecorder recorder;
 
-  const RankPlan& rank_plan() const { return plan->ranks[static_cast<size_t>(rank)]; }
+  const RankPlan& rank_plan() const { return plan->ranks()[static_cast<size_t>(rank)]; }
   int64_t k_shard_rows() const { return plan->k_dispatch.rows_per_rank(); }
 
   /// Runs the backend; an error there is this rank's alone, so the peers are told.

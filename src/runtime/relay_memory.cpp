@@ -16,10 +16,10 @@ namespace {
 /// By stage that moves rows, then by rank.
 comm::StageTables tables_of(const Plan& plan, std::vector<Stage> RankPlan::* pass) {
   comm::StageTables tables;
-  const size_t num_stages = plan.ranks.empty() ? 0 : (plan.ranks.front().*pass).size();
+  const size_t num_stages = plan.ranks().empty() ? 0 : (plan.ranks().front().*pass).size();
   for (size_t stage = 1; stage < num_stages; ++stage) {  // behind the one of own keys
     std::vector<const Exchange*>& ranks = tables.emplace_back();
-    for (const RankPlan& rank : plan.ranks) ranks.push_back(&(rank.*pass)[stage].exchange);
+    for (const RankPlan& rank : plan.ranks()) ranks.push_back(&(rank.*pass)[stage].exchange);
   }
   return tables;
 }
@@ -28,7 +28,7 @@ comm::StageTables tables_of(const Plan& plan, std::vector<Stage> RankPlan::* pas
 
 DevicePassSpec tensors_over_nodes(const Plan& plan, int rank, AttnPass pass) {
   const HeadConfig& heads = plan.config.heads;
-  const int64_t rows = plan.ranks[static_cast<size_t>(rank)].kv_rows;
+  const int64_t rows = plan.ranks()[static_cast<size_t>(rank)].kv_rows;
   DevicePassSpec spec;
   spec.shares_memory = true;
   spec.num_return_slots = ProgramAttention::kReturnSlots;

@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What a pass checks before it posts anything, so that a bad argument ends in an error on every rank.
-#include <cmath>
-
+#include "attn/arguments.hpp"
 #include "core/require.hpp"
 #include "runtime/rank_context.hpp"
 
@@ -11,42 +10,16 @@ namespace tangram {
 
 namespace {
 
-struct Expected {
-  const char* name;
-  int64_t rows;
-  int heads;
-  int dim;
-};
-
-void check_tensor(const char* function, const ConstTensorView& view, const Expected& expected) {
-  const bool fits = view.rows == expected.rows && view.heads == expected.heads && view.dim == expected.dim;
-  if (!fits) {
-    require(fits, "{}: {} must be [{}, {}, {}] (got {})", function, expected.name, expected.rows, expected.heads,
-            expected.dim, shape_text(view));
-  }
-  require(view.data != nullptr || view.empty(), "{}: {} must have memory (got data=null)", function, expected.name);
-}
-
-void check_input(const char* function, DType dtype, const ConstTensorView& view, const Expected& expected) {
-  check_tensor(function, view, expected);
+void check_input(const char* function, DType dtype, const ConstTensorView& view, const ExpectedTensor& expected) {
+  validate_tensor(function, view, expected);
   require(view.dtype == dtype, "{}: {} must be {} as planned (got {})", function, expected.name, to_string(dtype),
           to_string(view.dtype));
 }
 
-void check_result(const char* function, DType dtype, const ConstTensorView& view, const Expected& expected) {
-  check_tensor(function, view, expected);
+void check_result(const char* function, DType dtype, const ConstTensorView& view, const ExpectedTensor& expected) {
+  validate_tensor(function, view, expected);
   require(view.dtype == dtype || view.dtype == DType::kFloat32, "{}: {} must be {} or float32 (got {})", function,
           expected.name, to_string(dtype), to_string(view.dtype));
-}
-
-void check_options(const char* function, const AttnOptions& options, const Sink& sink) {
-  const float scale = options.softmax_scale.value_or(1.0f);
-  require(std::isfinite(scale) && scale > 0, "{}: softmax_scale must be finite and positive (got {})", function, scale);
-  require(std::isfinite(options.softcap) && options.softcap >= 0,
-          "{}: softcap must be finite and not negative (got {})", function, options.softcap);
-  require(sink.seqlen_sink >= 0 && (sink.empty() || sink.data != nullptr),
-          "{}: sink must have memory and a length (got data {}, seqlen_sink={})", function,
-          sink.data == nullptr ? "null" : "given", sink.seqlen_sink);
 }
 
 // What forward and backward share.
@@ -59,7 +32,8 @@ void check_common(const char* function, const RankContext& context, const Args& 
   check_input(function, heads.dtype, args.v, {"v", k_rows, heads.num_heads_kv, heads.head_dim_v});
   check_result(function, heads.dtype, args.out, {"out", q_rows, heads.num_heads_q, heads.head_dim_v});
   require(args.lse != nullptr, "{}: lse must have memory (got null)", function);
-  check_options(function, args.options, args.sink);
+  validate_options(function, args.options);
+  validate_sink(function, args.sink);
 }
 
 // What forward keeps of each chunk of heads: q, k, v, out, lse, and sinks of single rows where there are such.
@@ -105,12 +79,12 @@ void validate(const RankContext& context, const DistBackwardArgs& args) {
   check_result(function, heads.dtype, args.dk, {"dk", k_rows, heads.num_heads_kv, heads.head_dim});
   check_result(function, heads.dtype, args.dv, {"dv", k_rows, heads.num_heads_kv, heads.head_dim_v});
   require(args.dsink == nullptr || !args.sink.empty(), "{}: dsink needs the sink (got seqlen_sink=0)", function);
-  if (!context.plan->movement.empty()) {
-    check_kept_rows(function, context.plan->movement.backward[static_cast<size_t>(context.rank)], args.kept);
+  if (const MovementPlan* movement = context.plan->movement()) {
+    check_kept_rows(function, movement->backward[static_cast<size_t>(context.rank)], args.kept);
     return;
   }
-  if (!context.plan->grid.empty()) {
-    check_kept_heads(function, context.plan->grid, args);
+  if (const GridPlan* grid = context.plan->grid()) {
+    check_kept_heads(function, *grid, args);
     return;
   }
   if (args.kept != nullptr && args.kept->valid) {

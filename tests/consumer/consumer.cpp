@@ -14,6 +14,6 @@ int main() {
   std::printf("tangram %s: balance %.3f, %lld rows moved\n", tangram::kVersion, plan.balance(),
               static_cast<long long>(plan.rows_moved()));
   int64_t area = 0;
-  for (const tangram::RankPlan& rank : plan.ranks) area += rank.area;
+  for (const tangram::RankPlan& rank : plan.rank_totals()) area += rank.area;
   return area == mask.area() ? 0 : 1;
 }

@@ -171,7 +171,7 @@ TEST(HalvePack, RowsLeftOverComeFromShortDocuments) {
     config.heads = {64, 8, 128, 128, DType::kBFloat16};
     const Plan plan = make_plan(Mask(c.seqlen, c.seqlen, c.slices), config);
     const auto half = static_cast<double>(backward_steps(c.slices, c.seqlen, c.seqlen)) / 2;
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       EXPECT_LE(backward_steps(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows), 1.012 * half) << c.name;
     }
   }

@@ -243,7 +243,7 @@ int64_t most_tiles(const Mask& mask, int cp_size, int64_t tile_rows) {
   config.cost.tile_rows = tile_rows;
   const Plan plan = make_plan(mask, config);
   int64_t most = 0;
-  for (const RankPlan& rank : plan.ranks) {
+  for (const RankPlan& rank : plan.ranks()) {
     const TileList list =
         schedule::build_tile_list(rank.slices, plan.q_dispatch.rows_per_rank(), rank.kv_rows, {128, 128, true});
     int64_t tiles = 0;

@@ -130,14 +130,14 @@ TEST(HeadDimRates, ChoicesAreThoseOfTheRatesOfTheClass) {
         return choice(plan) != choice(make_plan(mask, without_factors(config)));
       };
       const auto stages = [](const Plan& plan) {
-        return std::pair(plan.ranks[0].forward.size(), plan.ranks[0].backward.size());
+        return std::pair(plan.ranks()[0].forward.size(), plan.ranks()[0].backward.size());
       };
       num_stages += compare(full_mask(32768, 32768), stages);
       config.strategy.name = Strategy::kAuto;
       num_strategies += compare(causal_mask(16384, 16384), [](const Plan& plan) { return plan.config.strategy; });
       config.strategy = {};
       config.movement.algorithm = Movement::kAuto;
-      num_movements += compare(causal_mask(16384, 16384), [](const Plan& plan) { return plan.movement.empty(); });
+      num_movements += compare(causal_mask(16384, 16384), [](const Plan& plan) { return plan.movement() == nullptr; });
     }
   }
   EXPECT_GT(num_stages, 0);

@@ -62,7 +62,7 @@ TEST(PlanMemory, CountsTheLists) {
   const Plan large = make_plan(causal_mask(65536, 65536), ranks_only(8));
   EXPECT_GT(memory_bytes(large), memory_bytes(small));
   int64_t slices = 0;
-  for (const RankPlan& rank : large.ranks) slices += std::ssize(rank.slices);
+  for (const RankPlan& rank : large.ranks()) slices += std::ssize(rank.slices);
   EXPECT_GE(memory_bytes(large), slices * static_cast<int64_t>(sizeof(AttnSlice)) +
                                      2 * large.q_dispatch.num_chunks() * static_cast<int64_t>(sizeof(int)));
   EXPECT_GT(executor_bytes(large), executor_bytes(small));

@@ -63,7 +63,8 @@ double plan_seconds(int64_t num_documents, int64_t mean_length, int64_t chunk_si
   return fastest_seconds([&] {
     const std::vector<AttnSlice> slices(mask.slices().begin(), mask.slices().end());
     const Plan plan = make_plan(Mask(mask.seqlen_q(), mask.seqlen_k(), slices), config);
-    schedule::build_tile_list(plan.ranks[0].slices, plan.q_dispatch.rows_per_rank(), plan.ranks[0].kv_rows, {128, 128});
+    schedule::build_tile_list(plan.ranks()[0].slices, plan.q_dispatch.rows_per_rank(), plan.ranks()[0].kv_rows,
+                              {128, 128});
   });
 }
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
 #include <random>
 #include <tuple>
 
@@ -99,7 +100,7 @@ TEST(Plan, RandomMasksOfSelfAndCrossAttentionAreCovered) {
     ASSERT_EQ(plan.rows_moved(), rows_lower_bound(mask, plan.q_dispatch, plan.k_dispatch));
     ASSERT_EQ(plan, make_plan(mask, config));
     if (config.overlap.num_stages_fwd > 0) {
-      ASSERT_EQ(plan.ranks[0].forward.size(), static_cast<size_t>(config.overlap.num_stages_fwd) + 1);
+      ASSERT_EQ(plan.ranks()[0].forward.size(), static_cast<size_t>(config.overlap.num_stages_fwd) + 1);
     }
     // Another mask over the same rows.
     const Mask other(seqlen_q, seqlen_k, reference::random_disjoint_slices(rng, seqlen_q, seqlen_k, 4));
@@ -181,21 +182,21 @@ TEST(Plan, AMaskThatShowsNothingIsPlannedToo) {
   expect_valid(plan);
   EXPECT_EQ(plan.rows_moved(), 0);
   EXPECT_EQ(plan.balance(), 1);
-  EXPECT_EQ(plan.ranks[0].kv_rows, 0);
+  EXPECT_EQ(plan.ranks()[0].kv_rows, 0);
 }
 
 TEST(Plan, OneRankHoldsAllAndMovesNothing) {
   const Plan plan = make_plan(causal_mask(256, 256), config_of(1));
   expect_valid(plan);
   EXPECT_EQ(plan.rows_moved(), 0);
-  EXPECT_EQ(plan.ranks[0].slices, std::vector<AttnSlice>(plan.mask.slices().begin(), plan.mask.slices().end()));
+  EXPECT_EQ(plan.ranks()[0].slices, std::vector<AttnSlice>(plan.mask.slices().begin(), plan.mask.slices().end()));
 }
 
 TEST(Plan, AFullMaskStaysOneRectanglePerRank) {
   // Keys in global order: what is one interval in the mask is one on the rank, whichever way chunks are sharded.
   for (const DispatchAlgorithm algorithm : {DispatchAlgorithm::kSequential, DispatchAlgorithm::kZigzag}) {
     const Plan plan = make_plan(full_mask(4096, 4096), config_of(4, algorithm, 128));
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       EXPECT_THAT(rank.slices, testing::ElementsAre(AttnSlice::full({0, 1024}, {0, 4096})));
     }
   }
@@ -233,6 +234,34 @@ TEST(Plan, PeakBytesOfARingAreThoseOfTwoBlocks) {
   const int64_t shards = 32 * (2 * 2 * (4 * 8 + 4 * 16) + 4 * 4 + 4 * 4 * 8 + 2 * 2 * kKvRow);
   // While a step computes: its block and the next one's, what it makes, and what the step before sends and gets.
   EXPECT_EQ(plan.peak_bytes(0), shards + 32 * kKvRow * (2 * 2 + 4 + 2 * 4));
+}
+
+TEST(Plan, HasTablesOfOneKindAndTotalsOfAny) {
+  const auto area_of = [](const Plan& plan) {
+    const std::vector<RankPlan> totals = plan.rank_totals();
+    EXPECT_EQ(static_cast<int>(totals.size()), plan.cp_size());
+    return std::accumulate(totals.begin(), totals.end(), int64_t{0},
+                           [](int64_t sum, const RankPlan& rank) { return sum + rank.area; });
+  };
+  const Mask mask = full_mask(256, 256);
+  DistAttnConfig config = config_of(4);
+  const Plan kv = make_plan(mask, config);
+  EXPECT_TRUE(kv.grid() == nullptr && kv.movement() == nullptr && kv.ulysses_degree() == 1);
+  EXPECT_EQ(kv.ranks().size(), 4u);
+  EXPECT_EQ(kv.rank_totals()[1].kv_rows, kv.ranks()[1].kv_rows);
+  EXPECT_EQ(area_of(kv), mask.area());
+  config.movement = {Movement::kQo, 1};
+  const Plan qo = make_plan(mask, config);
+  EXPECT_TRUE(qo.grid() == nullptr && qo.movement() != nullptr);
+  EXPECT_EQ(area_of(qo), mask.area());
+  config.movement = {};
+  config.heads = {4, 4, 16, 16, DType::kFloat32};
+  config.strategy.name = Strategy::kUlysses;
+  const Plan grid = make_plan(mask, config);
+  EXPECT_TRUE(grid.grid() != nullptr && grid.movement() == nullptr && grid.ulysses_degree() == 4);
+  EXPECT_EQ(area_of(grid), mask.area());
+  EXPECT_THAT([&] { grid.ranks(); }, testing::ThrowsMessage<InvalidArgument>(
+                                         HasSubstr("Plan::ranks: plan must move K/V alone (got strategy")));
 }
 
 TEST(Plan, ExplainSaysWhatRanksOfOtherPlansHold) {

@@ -44,7 +44,7 @@ double planning_seconds(const Mask& mask) {
 
 double moved(const Plan& plan) {
   int64_t remote = 0;
-  for (const RankPlan& rank : plan.ranks) remote += rank.remote_kv_rows;
+  for (const RankPlan& rank : plan.ranks()) remote += rank.remote_kv_rows;
   return static_cast<double>(remote) / static_cast<double>(plan.mask.seqlen_q());
 }
 

@@ -33,7 +33,7 @@ TEST(Stages, AFixedNumberIsKept) {
   for (const int num_stages : {1, 2, 3, 5}) {
     const Plan plan = make_plan(causal_mask(8192, 8192), config_of(4, {num_stages, num_stages + 1, false}));
     reference::expect_valid(plan);
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       ASSERT_EQ(rank.forward.size(), static_cast<size_t>(num_stages) + 1);
       ASSERT_EQ(rank.backward.size(), static_cast<size_t>(num_stages) + 2);
       // About equal: no group further than an eighth from its share at either end.
@@ -59,7 +59,7 @@ TEST(Stages, AreasOfScatteredBlocksAreThoseOfTheirSlices) {
     for (const bool keeps : {false, true}) {
       const Plan plan = make_plan(Mask(40 * block, 40 * block, slices), config_of(4, {3, 3, keeps}));
       reference::expect_valid(plan);
-      for (const RankPlan& rank : plan.ranks) {
+      for (const RankPlan& rank : plan.ranks()) {
         const std::vector<int64_t> forward = stage_areas(rank.segments, rank.slices, 3, AttnPass::kForward),
                                    backward = stage_areas(rank.segments, rank.slices, 3, AttnPass::kBackward);
         for (size_t s = 0; s <= 3; ++s) {
@@ -78,7 +78,7 @@ TEST(Stages, NothingRemoteNeedsNone) {
   config.dispatch.algorithm = DispatchAlgorithm::kSequential;
   const Plan plan = make_plan(varlen_mask(cu, true), config);
   EXPECT_EQ(plan.rows_moved(), 0);
-  for (const RankPlan& rank : plan.ranks) {
+  for (const RankPlan& rank : plan.ranks()) {
     EXPECT_EQ(rank.forward.size(), 1u);
     EXPECT_EQ(rank.backward.size(), 1u);
     EXPECT_EQ(rank.forward[0].slices, rank.slices);
@@ -89,7 +89,7 @@ TEST(Stages, NothingRemoteNeedsNone) {
 TEST(Stages, KeptRowsAreThoseOfTheLastForwardStage) {
   const Plan plan = make_plan(causal_mask(8192, 8192), config_of(4, {2, 3, true}));
   reference::expect_valid(plan);
-  for (const RankPlan& rank : plan.ranks) {
+  for (const RankPlan& rank : plan.ranks()) {
     EXPECT_TRUE(rank.backward.back().kept);
     EXPECT_EQ(rank.backward.back().exchange, rank.forward.back().exchange);
     EXPECT_EQ(rank.backward.back().slices, rank.forward.back().slices);
@@ -97,7 +97,7 @@ TEST(Stages, KeptRowsAreThoseOfTheLastForwardStage) {
     for (const Stage& stage : rank.forward) EXPECT_FALSE(stage.kept);
   }
   // Where nothing is remote, nothing is kept.
-  for (const RankPlan& rank : make_plan(full_mask(64, 64), config_of(1, {0, 0, true})).ranks) {
+  for (const RankPlan& rank : make_plan(full_mask(64, 64), config_of(1, {0, 0, true})).ranks()) {
     EXPECT_EQ(rank.backward.size(), 1u);
     EXPECT_FALSE(rank.backward.back().kept);
   }
@@ -117,12 +117,12 @@ TEST(Stages, FewerRowsThanStages) {
 
 TEST(Stages, AStageIsOneIntervalOfAFullMask) {
   const Plan plan = make_plan(full_mask(4096, 4096), config_of(1, {}));
-  EXPECT_EQ(plan.ranks[0].slices.size(), 1u);
+  EXPECT_EQ(plan.ranks()[0].slices.size(), 1u);
   DistAttnConfig config = config_of(4, {3, 3, false});
   config.dispatch.algorithm = DispatchAlgorithm::kSequential;
   const Plan split = make_plan(full_mask(4096, 4096), config);
   // Rank 0 holds the first quarter: one rectangle for itself and one for each stage.
-  for (const Stage& stage : split.ranks[0].forward) EXPECT_EQ(stage.slices.size(), 1u);
+  for (const Stage& stage : split.ranks()[0].forward) EXPECT_EQ(stage.slices.size(), 1u);
 }
 
 // One head of dim 1 and v dim 1 at 4 flops a cell forward and 10 backward; bytes 4 + 4 a row; all rates 1.
@@ -173,13 +173,13 @@ TEST(Cost, MoreStagesAreChosenWhereTransfersShow) {
   config.cost.stage_overhead_s = 1e-9;
   config.cost.copy_latency_s = 0;
   const Plan slow = make_plan(full_mask(16384, 16384), config);
-  EXPECT_GT(slow.ranks[0].forward.size(), 2u);
+  EXPECT_GT(slow.ranks()[0].forward.size(), 2u);
   // A link for free: every further stage is overhead.
   config.cost.link_bytes_per_s = 1e18;
   config.cost.stage_overhead_s = 1e-3;
   const Plan fast = make_plan(full_mask(16384, 16384), config);
-  EXPECT_EQ(fast.ranks[0].forward.size(), 2u);
-  EXPECT_EQ(fast.ranks[0].backward.size(), 2u);
+  EXPECT_EQ(fast.ranks()[0].forward.size(), 2u);
+  EXPECT_EQ(fast.ranks()[0].backward.size(), 2u);
   EXPECT_LT(fast.predicted.exposed_s, slow.predicted.exposed_s);
 }
 

@@ -96,7 +96,7 @@ inline int64_t play_segments(const std::vector<RowSegment>& segments, int self, 
 /// Plays one pass of small masks (one for every head group, or one for all) and expects the invariants of MovementPlan.
 inline void expect_movement_pass(const Plan& plan, const std::vector<MovementRank>& ranks,
                                  const std::vector<Mask>& masks) {
-  const int groups = plan.movement.head_groups;
+  const int groups = plan.movement()->head_groups;
   const int cp_size = plan.cp_size();
   ASSERT_EQ(static_cast<int>(ranks.size()), cp_size);
   const int64_t rows_q = plan.q_dispatch.seqlen(), rows_k = plan.k_dispatch.seqlen();
@@ -186,8 +186,8 @@ inline void expect_movement_pass(const Plan& plan, const std::vector<MovementRan
 }
 
 inline void expect_movement(const Plan& plan, const std::vector<Mask>& masks) {
-  expect_movement_pass(plan, plan.movement.forward, masks);
-  expect_movement_pass(plan, plan.movement.backward, masks);
+  expect_movement_pass(plan, plan.movement()->forward, masks);
+  expect_movement_pass(plan, plan.movement()->backward, masks);
 }
 
 }  // namespace tangram::reference

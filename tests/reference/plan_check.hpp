@@ -91,7 +91,7 @@ inline void expect_covers(const Mask& mask, const std::vector<AttnSlice>& pieces
 
 /// Expects the segments of a rank to be sorted, gapless and right about owners, and to hold exactly the seen keys.
 inline void expect_segments(const Plan& plan, int rank) {
-  const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& own = plan.ranks()[static_cast<size_t>(rank)];
   std::vector<std::vector<Range>> rows_of;
   for (int r = 0; r < plan.cp_size(); ++r) rows_of.push_back(plan.k_dispatch.rows_of_rank(r));
   std::vector<char> held(static_cast<size_t>(plan.mask.seqlen_k()));
@@ -128,7 +128,7 @@ inline void expect_segments(const Plan& plan, int rank) {
 /// Expects the exchanges of one stage to be sorted, mirrored, and to bring exactly the rows of the stage's segments.
 inline void expect_exchange(const Plan& plan, size_t stage, bool forward) {
   const auto exchange_of = [&](int rank) -> const Exchange& {
-    const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+    const RankPlan& own = plan.ranks()[static_cast<size_t>(rank)];
     return (forward ? own.forward : own.backward).at(stage).exchange;
   };
   for (int r = 0; r < plan.cp_size(); ++r) {
@@ -157,7 +157,7 @@ inline void expect_exchange(const Plan& plan, size_t stage, bool forward) {
       ASSERT_EQ(from, to) << "stage " << stage << " from " << p << " to " << r;
     }
     // Every remote row of the stage arrives from its owner's row.
-    const RankPlan& own = plan.ranks[static_cast<size_t>(r)];
+    const RankPlan& own = plan.ranks()[static_cast<size_t>(r)];
     int64_t rows_of_stage = 0;
     for (const KvSegment& segment : own.segments) {
       if (segment.owner == r) continue;
@@ -177,7 +177,7 @@ inline void expect_exchange(const Plan& plan, size_t stage, bool forward) {
 
 /// Expects the stages of a pass to partition the rank's work, each seeing only rows that it or an earlier one brought.
 inline void expect_stages(const Plan& plan, int rank, bool forward) {
-  const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& own = plan.ranks()[static_cast<size_t>(rank)];
   const std::vector<Stage>& stages = forward ? own.forward : own.backward;
   ASSERT_FALSE(stages.empty());
   EXPECT_TRUE(stages[0].exchange.sends.empty() && stages[0].exchange.recvs.empty());
@@ -201,9 +201,9 @@ inline void expect_stages(const Plan& plan, int rank, bool forward) {
 /// Everything that must hold for any plan.
 inline void expect_valid(const Plan& plan) {
   std::vector<AttnSlice> global;
-  ASSERT_EQ(static_cast<int>(plan.ranks.size()), plan.cp_size());
+  ASSERT_EQ(static_cast<int>(plan.ranks().size()), plan.cp_size());
   for (int r = 0; r < plan.cp_size(); ++r) {
-    const RankPlan& own = plan.ranks[static_cast<size_t>(r)];
+    const RankPlan& own = plan.ranks()[static_cast<size_t>(r)];
     const std::vector<Range> rows = plan.q_dispatch.rows_of_rank(r);
     int64_t num_rows = 0;
     for (const Range& range : rows) num_rows += range.size();
@@ -212,14 +212,14 @@ inline void expect_valid(const Plan& plan) {
     EXPECT_EQ(total_area(own.slices), own.area);
     const std::vector<AttnSlice> mine = to_global(own.slices, rows, own.segments);
     global.insert(global.end(), mine.begin(), mine.end());
-    ASSERT_EQ(own.forward.size(), plan.ranks[0].forward.size());
-    ASSERT_EQ(own.backward.size(), plan.ranks[0].backward.size());
+    ASSERT_EQ(own.forward.size(), plan.ranks()[0].forward.size());
+    ASSERT_EQ(own.backward.size(), plan.ranks()[0].backward.size());
     ASSERT_NO_FATAL_FAILURE(expect_stages(plan, r, true));
     ASSERT_NO_FATAL_FAILURE(expect_stages(plan, r, false));
   }
   expect_covers(plan.mask, global);
-  for (size_t s = 0; s < plan.ranks[0].forward.size(); ++s) ASSERT_NO_FATAL_FAILURE(expect_exchange(plan, s, true));
-  for (size_t s = 0; s < plan.ranks[0].backward.size(); ++s) ASSERT_NO_FATAL_FAILURE(expect_exchange(plan, s, false));
+  for (size_t s = 0; s < plan.ranks()[0].forward.size(); ++s) ASSERT_NO_FATAL_FAILURE(expect_exchange(plan, s, true));
+  for (size_t s = 0; s < plan.ranks()[0].backward.size(); ++s) ASSERT_NO_FATAL_FAILURE(expect_exchange(plan, s, false));
 }
 
 }  // namespace tangram::reference

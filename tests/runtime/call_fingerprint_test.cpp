@@ -244,7 +244,7 @@ HeadConfig bfloat16_heads(int num_heads_kv) { return {4, num_heads_kv, 8, 8, DTy
 TEST_P(CallFingerprintTest, DTypesThatMoveAreNamedBeforeARowMoves) {
   const auto full =
       plan_of(full_mask(testing::kSeqlen, testing::kSeqlen), bfloat16_heads(4), kNumRanks, {GetParam(), 0, 0, {}});
-  if (full->grid.ulysses_degree > 1) {
+  if (full->ulysses_degree() > 1) {
     expect_dtypes_of_passes(full, {"out"}, {"out", "dout", "dq", "dk", "dv"});
   } else {
     expect_dtypes_of_passes(full, {}, {});

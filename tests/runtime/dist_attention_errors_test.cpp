@@ -238,6 +238,9 @@ TEST(DistAttentionErrors, BadArgumentsOfOneRankAreRefusedOnEveryRank) {
   };
   forward_with("DistAttention::forward: q must be [80, 2, 8] (got bfloat16[79, 2, 8])",
                [](DistForwardArgs& args) { args.q.rows = 79; });
+  forward_with(
+      "DistAttention::forward: q must have strides of at least its dim (got row_stride=4, head_stride=8, dim=8)",
+      [](DistForwardArgs& args) { args.q.row_stride = 4; });
   forward_with("DistAttention::forward: k must be bfloat16 as planned (got float32)",
                [](DistForwardArgs& args) { args.k.dtype = DType::kFloat32; });
   forward_with("DistAttention::forward: v must have memory", [](DistForwardArgs& args) { args.v.data = nullptr; });

@@ -215,7 +215,7 @@ TEST(DistAttention, MovesAndHoldsExactlyWhatThePlanSays) {
     const StepInputs inputs = testing::make_inputs(family.mask, options);
     run_local_ranks(4, [&](Communicator& comm) {
       DistAttention attention(plan, comm, backend);
-      const RankPlan& rank_plan = plan->ranks[static_cast<size_t>(comm.rank())];
+      const RankPlan& rank_plan = plan->ranks()[static_cast<size_t>(comm.rank())];
       const HostTensor q(DType::kBFloat16, attention.q_rows(), 2, 8), k(DType::kBFloat16, attention.k_rows(), 1, 8);
       const_cast<HostTensor&>(q).fill(1);
       const_cast<HostTensor&>(k).fill(1);
@@ -247,7 +247,7 @@ TEST(DistAttention, KeptRowsAreNotSentAgain) {
   options.heads = heads_of(2, 2, DType::kFloat32);
   const StepInputs inputs = testing::make_inputs(mask, options);
   const auto plan = plan_of(mask, options.heads, 4, 2, 2, true);
-  ASSERT_TRUE(plan->ranks[0].backward.back().kept);
+  ASSERT_TRUE(plan->ranks()[0].backward.back().kept);
   std::array<std::atomic<int>, 2> num_casts{};
   std::array<std::atomic<int>, 2> first_stage{};
   for (const bool use_kept : {false, true}) {

@@ -40,8 +40,8 @@ inline std::shared_ptr<const Plan> random_plan(const Mask& mask, const DistAttnC
   const auto draw = [&](unsigned of_pass) {
     return RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, num_stages, of_pass).draw();
   };
-  plan.movement = {groups, draw(seed), draw(seed + 1)};
-  if (config.overlap.keep_remote_kv) plan.movement.backward = plan.movement.forward;
+  plan.tables = MovementPlan{groups, draw(seed), draw(seed + 1)};
+  if (config.overlap.keep_remote_kv) plan.movement()->backward = plan.movement()->forward;
   return std::make_shared<const Plan>(std::move(plan));
 }
 

@@ -93,7 +93,7 @@ TEST(Movement, SegmentsMayHoldRowsOfTwoHeadGroups) {
   config.overlap = {1, 1, false};
   const auto plan = plan_of(mask, config);
   const auto spans = [](const RowSegment& s) { return s.global.begin < kSeqlen && kSeqlen < s.global.end; };
-  const std::vector<RowSegment>& segments = plan->movement.forward[1].q_segments;
+  const std::vector<RowSegment>& segments = plan->movement()->forward[1].q_segments;
   EXPECT_TRUE(std::any_of(segments.begin(), segments.end(), spans));
   testing::expect_close(testing::distributed_step(plan, options, inputs, backend),
                         testing::single_step(mask, options, inputs, backend), kFloat32Tolerance);
@@ -124,7 +124,7 @@ TEST(Movement, ARankThatFetchesNothingAgreesOnTheTypeOfGradients) {
   config.dispatch.algorithm = DispatchAlgorithm::kSequential;
   config.reduce_dtype = DType::kBFloat16;
   const auto plan = plan_of(mask, config);
-  EXPECT_EQ(plan->movement.backward[1].remote_q_rows, 0);
+  EXPECT_EQ(plan->movement()->backward[1].remote_q_rows, 0);
   testing::expect_close(testing::distributed_step(plan, options, inputs, backend),
                         testing::single_step(mask, options, inputs, backend), 2e-2);
 }
@@ -142,7 +142,7 @@ TEST(Movement, SlicesThatTouchOverTheBorderOfHeadGroups) {
   for (const int cp_size : {1, 2}) {
     const auto plan = plan_of(mask, config_of(cp_size, options.heads, 2));
     const Range border{kSeqlen / cp_size - 1, kSeqlen / cp_size + 1};
-    const std::vector<AttnSlice>& own = plan->movement.forward[0].stages[0].own_slices;
+    const std::vector<AttnSlice>& own = plan->movement()->forward[0].stages[0].own_slices;
     EXPECT_TRUE(std::any_of(own.begin(), own.end(), [&](const AttnSlice& s) { return s.q_range.contains(border); }));
     testing::expect_close(testing::distributed_step(plan, options, inputs, backend), expected, kFloat32Tolerance);
   }
@@ -192,7 +192,7 @@ TEST(Movement, BytesEqualThePlans) {
         DistAttnConfig config = config_of(cp_size, heads, groups);
         config.overlap.keep_remote_kv = keep;
         Plan plan = *random_plan(mask, config, 3, 9);
-        if (keep) plan.movement.backward = plan.movement.forward;
+        if (keep) plan.movement()->backward = plan.movement()->forward;
         SCOPED_TRACE(::testing::Message() << "cp_size " << cp_size << ", groups " << groups << ", keep " << keep);
         const auto shared = std::make_shared<const Plan>(plan);
         std::atomic<int64_t> forward_bytes = 0, backward_bytes = 0;
@@ -247,7 +247,7 @@ TEST(Movement, KeptRowsGiveTheSameResults) {
   DistAttnConfig config = config_of(4, options.heads, 2);
   config.overlap.keep_remote_kv = true;
   Plan plan = *random_plan(mask, config, 3, 2);
-  plan.movement.backward = plan.movement.forward;
+  plan.movement()->backward = plan.movement()->forward;
   const auto shared = std::make_shared<const Plan>(plan);
   const StepResults kept = testing::distributed_step(shared, options, inputs, backend);
   options.use_kept = false;

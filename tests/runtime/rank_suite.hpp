@@ -81,7 +81,7 @@ inline void check_moved_queries(Communicator& comm) {
       const auto draw = [&](unsigned seed) {
         return RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, 3, seed).draw();
       };
-      plan.movement = {groups, draw(1), draw(2)};
+      plan.tables = MovementPlan{groups, draw(1), draw(2)};
       check();
     }
   }

@@ -71,7 +71,7 @@ TEST(StrategyOrder, HybridCpSendsRowsAndGradientsBehindComputing) {
   options.heads = {2, 1, 4, 4, DType::kFloat32};
   const StepInputs inputs = testing::make_inputs(mask, options);
   const auto plan = plan_of(mask, options.heads, 4, {Strategy::kHybridCp, 0, 0, {}, 60});
-  ASSERT_EQ(plan->grid.levels.back().ranks, 4);
+  ASSERT_EQ(plan->grid()->levels.back().ranks, 4);
   testing::distributed_step(plan, options, inputs, backend, [&](Communicator&, const DistAttention& attention) {
     const std::vector<TraceEvent>& trace = attention.trace();
     for (const AttnPass pass : {AttnPass::kForward, AttnPass::kBackward}) {

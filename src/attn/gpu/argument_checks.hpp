@@ -3,9 +3,9 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
+#include "attn/arguments.hpp"
 #include "core/require.hpp"
 #include "tangram/attn_shape.hpp"
 #include "tangram/tensor.hpp"
@@ -42,10 +42,7 @@ template <typename Args>
 void check_softmax(const char* function, const AttnShape& shape, const Args& args) {
   require(shape.seqlen_q == 0 || args.lse != nullptr, "{}: lse must not be null (got null)", function);
   require(args.sink.empty() || args.sink.data != nullptr, "{}: sink.data must not be null (got null)", function);
-  const float scale = args.options.softmax_scale.value_or(1.0f), softcap = args.options.softcap;
-  require(std::isfinite(scale) && scale > 0, "{}: softmax_scale must be finite and positive (got {})", function, scale);
-  require(std::isfinite(softcap) && softcap >= 0, "{}: softcap must be finite and not negative (got {})", function,
-          softcap);
+  validate_options(function, args.options);
   require(args.options.sm_margin >= 0, "{}: sm_margin must not be negative (got {})", function, args.options.sm_margin);
 }
 

@@ -28,8 +28,8 @@ AttnShape shape_of(const Plan& plan, int64_t rows, int64_t keys, int head_groups
 std::vector<std::unique_ptr<MeasuredMask>> calls_of_rank(const Plan& plan, int rank, const MaskTensors& tensors,
                                                          const AttnBackend& backend, const AttnOptions& options) {
   std::vector<std::unique_ptr<MeasuredMask>> calls;
-  if (plan.movement.empty()) {
-    const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+  if (moves_kv_alone(plan)) {
+    const RankPlan& of = plan.ranks()[static_cast<size_t>(rank)];
     calls.push_back(std::make_unique<MeasuredMask>(
         of.slices, shape_of(plan, plan.q_dispatch.rows_per_rank(), of.kv_rows), tensors, backend, options));
     return calls;

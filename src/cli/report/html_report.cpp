@@ -55,7 +55,7 @@ Json slices_json(const Mask& mask, int64_t& drawn_area) {
 Json stage_runs_json(const Plan& plan) {
   Json all = Json::array();
   size_t num_runs = 0;
-  for (const RankPlan& rank : plan.ranks) {
+  for (const RankPlan& rank : plan.ranks()) {
     std::vector<std::array<int64_t, 3>> runs;
     for (const KvSegment& segment : rank.segments) {
       if (!runs.empty() && runs.back()[1] == segment.global.begin && runs.back()[2] == segment.stage_fwd) {
@@ -122,10 +122,11 @@ Json flat_runs(const Dispatch& dispatch) {
 // Under another strategy every rank receives alike; what it holds is not counted in rows of K/V.
 Json grid_ranks_json(const Plan& plan) {
   const std::vector<int64_t> peak_bytes = peak_bytes_of_ranks(plan, plan.cp_size());
+  const std::vector<RankPlan> totals = plan.rank_totals();
   Json ranks = Json::array();
   for (int r = 0; r < plan.cp_size(); ++r) {
     ranks.push_back({{"rank", r},
-                     {"area", plan.ranks[static_cast<size_t>(r)].area},
+                     {"area", totals[static_cast<size_t>(r)].area},
                      {"rows", plan.q_dispatch.rows_per_rank()},
                      {"peak_bytes", peak_bytes[static_cast<size_t>(r)]}});
   }
@@ -149,12 +150,15 @@ std::string html_report(const PlanSummary& summary, const ReportExtras& extras) 
   int64_t drawn_area = 0;
   data["slices"] = slices_json(plan.mask, drawn_area);
   data["drawn_area"] = drawn_area;
-  data["stage_runs"] = stage_runs_json(plan);
   data["timeline"] = timeline_json(plan, extras);
-  if (plan.grid.empty()) {
+  if (plan.grid() == nullptr) {
+    data["stage_runs"] = stage_runs_json(plan);
     const std::vector<PlanChoice> choices = compare_choices(plan);
     data["choices"] = choices_json(plan, choices);
     data["reasons"] = plan_reasons(plan, choices);
+    TrafficMatrix matrix = traffic_matrix(plan);
+    data["rows_sent"] = std::move(matrix.rows);
+    data["rows_sent_group"] = matrix.group;
   } else {
     data["stage_runs"] = nullptr;
     data["ranks"] = grid_ranks_json(plan);
@@ -167,11 +171,6 @@ std::string html_report(const PlanSummary& summary, const ReportExtras& extras) 
                    {"dim", heads.head_dim},
                    {"dim_v", heads.head_dim_v},
                    {"dtype", std::string(to_string(heads.dtype))}};
-  if (plan.grid.empty()) {
-    TrafficMatrix matrix = traffic_matrix(plan);
-    data["rows_sent"] = std::move(matrix.rows);
-    data["rows_sent_group"] = matrix.group;
-  }
 
   std::string html(embedded::kReportHtml);
   fill_in(html, "<!--NODES-->", has_node_summary(plan) ? nodes_html(plan) : "");

@@ -76,7 +76,7 @@ std::vector<std::string> plan_reasons(const Plan& plan, const std::vector<PlanCh
   reasons.push_back(fmt::format("Rows: {}, {}.", chunks_text(plan.q_dispatch),
                                 config.dispatch.chunk_size == 0 ? "chosen by the planner" : "as asked for"));
   for (const bool forward : {true, false}) {
-    const size_t num_remote = (forward ? plan.ranks[0].forward : plan.ranks[0].backward).size() - 1;
+    const size_t num_remote = (forward ? plan.ranks()[0].forward : plan.ranks()[0].backward).size() - 1;
     const int asked = forward ? config.overlap.num_stages_fwd : config.overlap.num_stages_bwd;
     reasons.push_back(fmt::format("{}: {} remote stage{}, {}.", forward ? "Forward" : "Backward", num_remote,
                                   num_remote == 1 ? "" : "s",

@@ -14,8 +14,8 @@ TrafficMatrix traffic_matrix(const Plan& plan) {
   const size_t count = static_cast<size_t>(num_groups());
   matrix.rows.assign(count, std::vector<int64_t>(count, 0));
   const auto group_of = [&](size_t rank) { return rank / static_cast<size_t>(matrix.group); };
-  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    for (const Stage& stage : plan.ranks[rank].forward) {
+  for (size_t rank = 0; rank < plan.ranks().size(); ++rank) {
+    for (const Stage& stage : plan.ranks()[rank].forward) {
       for (const RowCopy& copy : stage.exchange.recvs) {
         matrix.rows[group_of(static_cast<size_t>(copy.peer))][group_of(rank)] += copy.rows.size();
       }

@@ -96,7 +96,7 @@ SharedSkeleton kv_skeleton(AttnPass pass, int num_stages, bool kept_first) {
   const Shape shape = {static_cast<int>(Of::kKv), static_cast<int>(pass), num_stages, kept_first};
   return skeleton_of_shape(shape, pass, kept_first, [&] {
     Plan plan = empty_plan(1, 1);
-    RankPlan& rank = plan.ranks.emplace_back();
+    RankPlan& rank = std::get<std::vector<RankPlan>>(plan.tables).emplace_back();
     for (std::vector<Stage>* stages : {&rank.forward, &rank.backward}) {
       stages->resize(static_cast<size_t>(num_stages) + 1);
       for (Stage& stage : *stages) stage.slices = kSomething;
@@ -118,7 +118,7 @@ SharedSkeleton movement_skeleton(AttnPass pass, int num_stages) {
       if (&stage != &rank.stages.front()) stage.q.recvs = {{0, {0, 1}, 0}};
       stage.own_slices = kSomething;
     }
-    plan.movement = {1, {rank}, {rank}};
+    plan.tables = MovementPlan{1, {rank}, {rank}};
     return plan;
   });
 }
@@ -128,11 +128,10 @@ SharedSkeleton grid_skeleton(AttnPass pass, const GridShape& grid, int num_chunk
                        static_cast<int>(grid.row_move), grid.inner_ring_size,   num_chunks};
   return skeleton_of_shape(shape, pass, false, [&] {
     Plan plan = empty_plan(grid.ulysses_degree * grid.row_groups, grid.ulysses_degree * num_chunks);
-    plan.grid.ulysses_degree = grid.ulysses_degree;
-    plan.grid.row_groups = grid.row_groups;
-    plan.grid.row_move = grid.row_move;
-    plan.grid.head_chunks.assign(static_cast<size_t>(num_chunks), 1);
-    for (GridStep& step : plan.grid.steps.emplace_back(empty_grid_steps(grid, 0))) step.slices = kSomething;
+    const std::vector<int> head_chunks(static_cast<size_t>(num_chunks), 1);
+    auto& tables = plan.tables.emplace<GridPlan>(
+        GridPlan{grid.ulysses_degree, grid.row_groups, grid.row_move, head_chunks, {}, {empty_grid_steps(grid, 0)}});
+    for (GridStep& step : tables.steps[0]) step.slices = kSomething;
     return plan;
   });
 }
@@ -141,11 +140,12 @@ SharedSkeleton sub_ring_skeleton(AttnPass pass, int num_steps) {
   const Shape shape = {static_cast<int>(Of::kSubRings), static_cast<int>(pass), num_steps};
   return skeleton_of_shape(shape, pass, false, [&] {
     Plan plan = empty_plan(num_steps, 1);
-    plan.grid.row_groups = num_steps;
-    plan.grid.row_move = num_steps > 1 ? RowMove::kSubRings : RowMove::kNone;
-    plan.grid.head_chunks = {1};
-    if (num_steps > 1) plan.grid.levels = {{num_steps, 1, 1}};
-    std::vector<GridStep>& steps = plan.grid.steps.emplace_back(static_cast<size_t>(num_steps));
+    GridPlan& grid = plan.tables.emplace<GridPlan>();
+    grid.row_groups = num_steps;
+    grid.row_move = num_steps > 1 ? RowMove::kSubRings : RowMove::kNone;
+    grid.head_chunks = {1};
+    if (num_steps > 1) grid.levels = {{num_steps, 1, 1}};
+    std::vector<GridStep>& steps = grid.steps.emplace_back(static_cast<size_t>(num_steps));
     for (GridStep& step : steps) {
       step.slices = kSomething;
       step.sub_rings.rows = 1;

@@ -156,7 +156,7 @@ StrategyCandidate best_layout(Comparison& comparison, Strategy name) {
       seconds.push_back(predicted.forward_s + predicted.backward_s);
       possible.push_back({layout, "", predicted});
     } catch (const InvalidArgument& error) {
-      if (best.impossible.empty()) best.impossible = reason_of(error);
+      if (best.impossible.empty()) best.impossible = error.requirement();
     }
   }
   return possible.empty() ? best : possible[first_of_fastest(seconds)];
@@ -177,11 +177,6 @@ size_t first_of_fastest(const std::vector<double>& seconds) {
   const double most = *std::min_element(seconds.begin(), seconds.end()) * (1 + kTieShare);
   return static_cast<size_t>(std::find_if(seconds.begin(), seconds.end(), [&](double s) { return s <= most; }) -
                              seconds.begin());
-}
-
-std::string reason_of(const InvalidArgument& error) {
-  const std::string text = error.what();
-  return text.substr(text.find(": ") + 2);
 }
 
 std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnConfig& config,

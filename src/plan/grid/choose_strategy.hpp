@@ -18,9 +18,6 @@ std::vector<StrategyCandidate> grid_candidates(const Mask& mask, const DistAttnC
                                                const Dispatch* q_dispatch = nullptr,
                                                const Dispatch* k_dispatch = nullptr);
 
-/// Text of an error without the name of the function that threw it: why a strategy is impossible.
-std::string reason_of(const InvalidArgument& error);
-
 /// Predicted times closer than this share of the least one count as equal: less than what a cost model can tell, more
 /// than rounding makes. Of these the first wins, in an order that puts what is simpler first.
 inline constexpr double kTieShare = 1e-3;

@@ -121,30 +121,6 @@ int64_t sub_ring_rows_held(const std::vector<GridStep>& steps) {
   return most;
 }
 
-// Every rank computes its group's rows for its share of the heads: so many of all cells, in units of all heads.
-std::vector<RankPlan> rank_summaries(const Plan& plan) {
-  const GridPlan& grid = plan.grid;
-  const int64_t group_k_rows = plan.k_dispatch.rows_per_rank() * grid.ulysses_degree;
-  // K/V rows that a rank holds at once, of all K/V heads.
-  const int64_t blocks_held = grid.row_move == RowMove::kGather ? grid.row_groups : std::min(grid.row_groups, 2);
-  const int heads = local_heads_kv(plan.config.heads, grid.ulysses_degree);
-  std::vector<RankPlan> ranks;
-  for (const std::vector<GridStep>& steps : grid.steps) {
-    int64_t area = 0;
-    for (const GridStep& step : steps) area += step.area;
-    for (int member = 0; member < grid.ulysses_degree; ++member) {
-      RankPlan rank;
-      rank.area = area * (member + 1) / grid.ulysses_degree - area * member / grid.ulysses_degree;
-      rank.kv_rows = group_k_rows * blocks_held * heads / plan.config.heads.num_heads_kv;
-      if (grid.row_move == RowMove::kSubRings) rank.kv_rows = group_k_rows + sub_ring_rows_held(steps);
-      rank.forward.resize(1);
-      rank.backward.resize(1);
-      ranks.push_back(std::move(rank));
-    }
-  }
-  return ranks;
-}
-
 }  // namespace
 
 Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function) {
@@ -171,7 +147,7 @@ Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int
 }
 
 void build_grid(Plan& plan, const GridShape& shape, const char* function) {
-  GridPlan& grid = plan.grid;
+  GridPlan& grid = plan.tables.emplace<GridPlan>();
   grid.ulysses_degree = shape.ulysses_degree;
   grid.row_groups = shape.row_groups;
   grid.row_move = shape.row_move;
@@ -181,8 +157,31 @@ void build_grid(Plan& plan, const GridShape& shape, const char* function) {
     grid.steps = make_steps(plan, shape);
   }
   grid.head_chunks = head_chunks_of(plan, function);
-  plan.ranks = rank_summaries(plan);
   plan.predicted = predict_grid(plan);
+}
+
+// Every rank computes its group's rows for its share of the heads: so many of all cells, in units of all heads.
+std::vector<RankPlan> grid_totals(const Plan& plan) {
+  const GridPlan& grid = *plan.grid();
+  const int64_t group_k_rows = plan.k_dispatch.rows_per_rank() * grid.ulysses_degree;
+  // K/V rows that a rank holds at once, of all K/V heads.
+  const int64_t blocks_held = grid.row_move == RowMove::kGather ? grid.row_groups : std::min(grid.row_groups, 2);
+  const int heads = local_heads_kv(plan.config.heads, grid.ulysses_degree);
+  std::vector<RankPlan> ranks;
+  for (const std::vector<GridStep>& steps : grid.steps) {
+    int64_t area = 0;
+    for (const GridStep& step : steps) area += step.area;
+    for (int member = 0; member < grid.ulysses_degree; ++member) {
+      RankPlan rank;
+      rank.area = area * (member + 1) / grid.ulysses_degree - area * member / grid.ulysses_degree;
+      rank.kv_rows = group_k_rows * blocks_held * heads / plan.config.heads.num_heads_kv;
+      if (grid.row_move == RowMove::kSubRings) rank.kv_rows = group_k_rows + sub_ring_rows_held(steps);
+      rank.forward.resize(1);  // as plans are written
+      rank.backward.resize(1);
+      ranks.push_back(std::move(rank));
+    }
+  }
+  return ranks;
 }
 
 }  // namespace tangram

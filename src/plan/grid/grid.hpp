@@ -15,8 +15,10 @@ namespace tangram {
 /// `config.dispatch.algorithm` may ask for either.
 Dispatch grid_dispatch(const DistAttnConfig& config, const GridShape& shape, int64_t seqlen, const char* function);
 
-/// Fills `grid`, `ranks` and `predicted` of a plan that has mask, config and dispatches.
+/// Fills `tables` and `predicted` of a plan that has mask, config and dispatches.
 void build_grid(Plan& plan, const GridShape& shape, const char* function);
+/// Plan::rank_totals of a grid.
+std::vector<RankPlan> grid_totals(const Plan& plan);
 
 /// The steps of each rank where documents move round rings of sub-groups, and the documents by size of sub-group. A
 /// document's sub-group is the smallest that holds its rows, however these were assigned.

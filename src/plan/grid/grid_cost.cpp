@@ -20,7 +20,7 @@ namespace tangram {
 namespace {
 
 GridSizes sizes_of(const Plan& plan) {
-  const GridPlan& grid = plan.grid;
+  const GridPlan& grid = *plan.grid();
   // A plan does not hold the inner ring; its shape follows from the configuration again.
   const int inner_ring_size =
       grid.row_move == RowMove::kRing ? grid_shape(plan.config, "predict_grid").inner_ring_size : 1;
@@ -32,7 +32,7 @@ GridSizes sizes_of(const Plan& plan) {
 
 GridWork work_of(const Plan& plan) {
   GridWork work{sizes_of(plan), {}};
-  for (const std::vector<GridStep>& steps : plan.grid.steps) {
+  for (const std::vector<GridStep>& steps : plan.grid()->steps) {
     for (const GridStep& step : steps) work.areas.push_back(step.area);
   }
   return work;
@@ -229,10 +229,10 @@ std::vector<RankTime> grid_times(const GridWork& work, AttnPass pass, const std:
 }
 
 std::vector<RankTime> grid_times(const Plan& plan, AttnPass pass, ClockTrace* trace) {
-  if (plan.grid.row_move == RowMove::kSubRings) {
-    return sub_ring_times(plan.config, sub_ring_loads(plan.grid), plan.q_dispatch.rows_per_rank(), pass, trace);
+  if (plan.grid()->row_move == RowMove::kSubRings) {
+    return sub_ring_times(plan.config, sub_ring_loads(*plan.grid()), plan.q_dispatch.rows_per_rank(), pass, trace);
   }
-  return grid_times(work_of(plan), pass, plan.grid.head_chunks, trace);
+  return grid_times(work_of(plan), pass, plan.grid()->head_chunks, trace);
 }
 
 PredictedTime predict_grid(const GridWork& work, const std::vector<int>& head_chunks) {
@@ -245,9 +245,9 @@ PredictedTime predict_grid(const Plan& plan) {
 }
 
 GridTraffic grid_traffic(const Plan& plan, const GridCall& call) {
-  require(!plan.grid.empty(), "grid_traffic: plan must be of another strategy than tangram (got {})",
+  require(plan.grid() != nullptr, "grid_traffic: plan must be of another strategy than tangram (got {})",
           to_string(plan.config.strategy.name));
-  if (plan.grid.row_move == RowMove::kSubRings) return sub_ring_traffic(plan.config, plan.grid.levels);
+  if (plan.grid()->row_move == RowMove::kSubRings) return sub_ring_traffic(plan.config, plan.grid()->levels);
   return grid_traffic(sizes_of(plan), call);
 }
 

@@ -18,7 +18,7 @@ class SubRings {
       : plan_(plan),
         q_runs_(owned_runs(plan.q_dispatch)),
         layout_(lay_out_sub_rings(find_documents(plan.mask, 1), q_runs_, owned_runs(plan.k_dispatch), plan.cp_size())) {
-    plan.grid.levels = layout_.levels;
+    plan.grid()->levels = layout_.levels;
   }
 
   std::vector<GridStep> steps_of(int rank) const;
@@ -89,7 +89,7 @@ std::vector<GridStep> SubRings::steps_of(int rank) const {
     step.sub_rings.rows =
         s == 0 ? plan_.k_dispatch.rows_per_rank() : layout_.rows_before(layout_.sizes.size(), rank, s);
     if (s == 1) {
-      for (const SubGroupLevel& shared : plan_.grid.levels) {
+      for (const SubGroupLevel& shared : plan_.grid()->levels) {
         const size_t level = static_cast<size_t>(std::find(layout_.sizes.begin(), layout_.sizes.end(), shared.ranks) -
                                                  layout_.sizes.begin());
         if (level > 0) step.sub_rings.casts.push_back(first_cast(level, rank));
@@ -121,8 +121,8 @@ void SubRings::add_slices(std::vector<std::vector<GridStep>>& steps) const {
 
 void build_sub_rings(Plan& plan) {
   const SubRings rings(plan);
-  for (int rank = 0; rank < plan.cp_size(); ++rank) plan.grid.steps.push_back(rings.steps_of(rank));
-  rings.add_slices(plan.grid.steps);
+  for (int rank = 0; rank < plan.cp_size(); ++rank) plan.grid()->steps.push_back(rings.steps_of(rank));
+  rings.add_slices(plan.grid()->steps);
 }
 
 }  // namespace tangram

@@ -87,10 +87,8 @@ MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork wo
 
 void adopt(Plan& plan, MovementCandidate candidate) {
   auto& [forward, backward, head_groups] = candidate;
-  plan.movement = {head_groups, std::move(forward.ranks), std::move(backward.ranks)};
+  plan.tables = MovementPlan{head_groups, std::move(forward.ranks), std::move(backward.ranks)};
   plan.predicted = predicted(forward.time, backward.time);
-  plan.ranks.assign(static_cast<size_t>(plan.cp_size()), {});
-  for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area / head_groups;
 }
 
 MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates) {

@@ -43,7 +43,7 @@ struct MovementCandidate {
 /// Candidate with the same work in both passes, whose tables differ in the number of stages alone.
 MovementCandidate build_both(const Plan& plan, const PlanRuns& runs, RankWork work, int head_groups);
 
-/// Fills movement, predicted and areas of the plan.
+/// Fills tables and predicted of the plan.
 void adopt(Plan& plan, MovementCandidate candidate);
 /// Best candidate for each pass, of candidates that have equally many head groups; empty where there are none.
 MovementCandidate best_of_each_pass(std::vector<MovementCandidate> candidates);

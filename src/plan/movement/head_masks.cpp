@@ -125,7 +125,6 @@ Plan make_plan(std::span<const Mask> masks, const DistAttnConfig& config, const 
     candidates.push_back(build_both(plan, runs, work_of(masks, runs, config.cp_size, assign), groups));
   }
   adopt(plan, best_of_each_pass(std::move(candidates)));
-  for (size_t r = 0; r < plan.ranks.size(); ++r) plan.ranks[r].area = plan.movement.forward[r].area;
   return plan;
 }
 

@@ -28,21 +28,21 @@ RowsMoved rows_moved(const std::vector<MovementRank>& ranks) {
 }  // namespace
 
 bool keeps_moved_rows(const Plan& plan) {
-  return plan.config.overlap.keep_remote_kv && plan.movement.forward == plan.movement.backward;
+  return plan.config.overlap.keep_remote_kv && plan.movement()->forward == plan.movement()->backward;
 }
 
 GridTraffic movement_traffic(const Plan& plan, const GridCall& call) {
-  require(!plan.movement.empty(), "movement_traffic: queries must move in the plan (got movement.algorithm={})",
+  require(plan.movement() != nullptr, "movement_traffic: queries must move in the plan (got movement.algorithm={})",
           to_string(plan.config.movement.algorithm));
   const HeadConfig& heads = plan.config.heads;
-  const int64_t groups = plan.movement.head_groups;
+  const int64_t groups = plan.movement()->head_groups;
   const int64_t heads_q = heads.num_heads_q / groups, heads_kv = heads.num_heads_kv / groups;
   const int64_t dim = heads.head_dim, dim_v = heads.head_dim_v;
   const int64_t input = size_of_one(heads.dtype), grad = size_of_one(plan.config.reduce_dtype);
   constexpr int64_t kFloat = sizeof(float);
   const int64_t q_bytes = heads_q * dim * input, kv_bytes = heads_kv * (dim + dim_v) * input;
 
-  const RowsMoved forward = rows_moved(plan.movement.forward), backward = rows_moved(plan.movement.backward);
+  const RowsMoved forward = rows_moved(plan.movement()->forward), backward = rows_moved(plan.movement()->backward);
   GridTraffic traffic;
   traffic.forward_bytes = forward.q * (q_bytes + heads_q * (dim_v + 1) * kFloat) + forward.kv * kv_bytes;
   traffic.backward_bytes = backward.q * heads_q * (dim_v * size_of_one(call.dout) + 2 * kFloat + dim * grad) +

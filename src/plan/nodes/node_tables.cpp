@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/require.hpp"
+#include "plan/program/emit.hpp"
 
 namespace tangram {
 
@@ -14,13 +15,13 @@ namespace {
 class TableWriter {
  public:
   TableWriter(const Plan& plan, AttnPass pass)
-      : plan_(plan), pass_(pass), nodes_(node_shape(plan.config)), tables_(plan.ranks.size()) {}
+      : plan_(plan), pass_(pass), nodes_(node_shape(plan.config)), tables_(plan.ranks().size()) {}
 
   std::vector<NodeTables> run() {
     const std::vector<Stage>& stages =
-        pass_ == AttnPass::kForward ? plan_.ranks.front().forward : plan_.ranks.front().backward;
+        pass_ == AttnPass::kForward ? plan_.ranks().front().forward : plan_.ranks().front().backward;
     const int num_stages = static_cast<int>(stages.size()) - 1;
-    staged_ = by_stage(rails_of(plan_), plan_.ranks, nodes_, pass_, num_stages);
+    staged_ = by_stage(rails_of(plan_), plan_.ranks(), nodes_, pass_, num_stages);
     for (int s = 0; s < num_stages; ++s) add_crossing(s + 1);
     for (int r = 0; r < nodes_.cp_size; ++r) add_needs(r);
     for (NodeTables& tables : tables_) {
@@ -51,7 +52,7 @@ class TableWriter {
   }
 
   void add_needs(int rank) {
-    for (const KvSegment& segment : plan_.ranks[static_cast<size_t>(rank)].segments) {
+    for (const KvSegment& segment : plan_.ranks()[static_cast<size_t>(rank)].segments) {
       if (segment.owner == rank) continue;
       const int stage = pass_ == AttnPass::kForward ? segment.stage_fwd : segment.stage_bwd;
       if (nodes_.same_node(segment.owner, rank)) {
@@ -127,13 +128,13 @@ class TableWriter {
 
 NodeRows rails_of(const Plan& plan) {
   const NodeShape nodes = node_shape(plan.config);
-  NodeRows rows = node_rows(plan.ranks, nodes);
+  NodeRows rows = node_rows(plan.ranks(), nodes);
   even_rails(rows, nodes);
   return rows;
 }
 
 std::vector<NodeTables> node_tables(const Plan& plan, AttnPass pass) {
-  require(has_nodes(plan.config) && plan.grid.empty() && plan.movement.empty(),
+  require(has_nodes(plan.config) && moves_kv_alone(plan),
           "node_tables: plan must move K/V over several nodes (got cost.ranks_per_node={}, cp_size={})",
           plan.config.cost.ranks_per_node, plan.cp_size());
   return TableWriter(plan, pass).run();

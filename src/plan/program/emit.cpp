@@ -17,33 +17,33 @@ void require_rank(const char* function, const Plan& plan, int rank) {
 }  // namespace
 
 bool can_keep(const Plan& plan) {
-  if (!plan.movement.empty()) return keeps_moved_rows(plan);
-  return plan.grid.empty() ? plan.ranks.front().backward.back().kept : plan.grid.ulysses_degree > 1;
+  if (plan.movement() != nullptr) return keeps_moved_rows(plan);
+  return moves_kv_alone(plan) ? plan.ranks().front().backward.back().kept : plan.ulysses_degree() > 1;
 }
 
 AttnShape rank_shape(const Plan& plan, int rank) {
   const HeadConfig& h = plan.config.heads;
-  const int64_t kv_rows = plan.movement.empty() ? plan.ranks[static_cast<size_t>(rank)].kv_rows : 0;
+  const int64_t kv_rows = moves_kv_alone(plan) ? plan.ranks()[static_cast<size_t>(rank)].kv_rows : 0;
   return {plan.q_dispatch.rows_per_rank(), kv_rows, h.num_heads_q, h.num_heads_kv, h.head_dim, h.head_dim_v, h.dtype};
 }
 
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target) {
   require_rank("program_masks", plan, rank);
-  if (!plan.movement.empty()) return movement_masks(plan, rank);
-  return plan.grid.empty() ? kv_masks(plan, rank, target) : grid_masks(plan, rank);
+  if (plan.movement() != nullptr) return movement_masks(plan, rank);
+  return plan.grid() == nullptr ? kv_masks(plan, rank, target) : grid_masks(plan, rank);
 }
 
 Program forward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target) {
   require_rank("forward_program", plan, rank);
-  if (!plan.movement.empty()) return movement_forward(plan, rank, call, target);
-  return plan.grid.empty() ? kv_forward(plan, rank, call, target) : grid_forward(plan, rank, call, target);
+  if (plan.movement() != nullptr) return movement_forward(plan, rank, call, target);
+  return plan.grid() == nullptr ? kv_forward(plan, rank, call, target) : grid_forward(plan, rank, call, target);
 }
 
 Program backward_program(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target, bool kept) {
   require_rank("backward_program", plan, rank);
-  if (!plan.movement.empty()) return movement_backward(plan, rank, call, target, kept);
-  return plan.grid.empty() ? kv_backward(plan, rank, call, target, kept)
-                           : grid_backward(plan, rank, call, target, kept);
+  if (plan.movement() != nullptr) return movement_backward(plan, rank, call, target, kept);
+  return plan.grid() == nullptr ? kv_backward(plan, rank, call, target, kept)
+                                : grid_backward(plan, rank, call, target, kept);
 }
 
 }  // namespace tangram

@@ -88,7 +88,7 @@ AttnShape rank_shape(const Plan& plan, int rank);
 std::vector<ProgramMask> program_masks(const Plan& plan, int rank, const ProgramTarget& target);
 
 /// Whether queries stay with their ranks, and heads do.
-inline bool moves_kv_alone(const Plan& plan) { return plan.grid.empty() && plan.movement.empty(); }
+inline bool moves_kv_alone(const Plan& plan) { return plan.grid() == nullptr && plan.movement() == nullptr; }
 /// Whether a forward pass can leave something to its backward pass.
 bool can_keep(const Plan& plan);
 

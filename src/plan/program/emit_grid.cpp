@@ -359,18 +359,18 @@ Program PassWriter::backward(bool kept) {
 std::vector<ProgramMask> grid_masks(const Plan& plan, int rank) {
   const GridRank of{plan, rank};
   const HeadConfig& heads = plan.config.heads;
-  const int local_kv = std::max(1, heads.num_heads_kv / plan.grid.ulysses_degree);
-  const int per_kv = heads.num_heads_q / plan.grid.ulysses_degree / local_kv;
+  const int local_kv = std::max(1, heads.num_heads_kv / plan.ulysses_degree());
+  const int per_kv = heads.num_heads_q / plan.ulysses_degree() / local_kv;
   std::vector<int> kinds;
   std::vector<ProgramMask> masks;
-  for (const int count : plan.grid.head_chunks) {
+  for (const int count : plan.grid()->head_chunks) {
     if (std::find(kinds.begin(), kinds.end(), count) != kinds.end()) continue;
     kinds.push_back(count);
     for (size_t s = 0; s < of.steps().size(); ++s) {
       const GridStep& step = of.steps()[s];
-      const int64_t keys = step.block < 0                             ? plan.mask.seqlen_k()
-                           : plan.grid.row_move == RowMove::kSubRings ? step.sub_rings.rows
-                                                                      : of.block_rows();
+      const int64_t keys = step.block < 0                                ? plan.mask.seqlen_k()
+                           : plan.grid()->row_move == RowMove::kSubRings ? step.sub_rings.rows
+                                                                         : of.block_rows();
       masks.push_back({{of.group_q_rows(), keys, count * per_kv, count, heads.head_dim, heads.head_dim_v, heads.dtype},
                        step.slices,
                        of.computes(s)});

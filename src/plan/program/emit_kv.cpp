@@ -57,7 +57,7 @@ class KvWriter {
 KvWriter::KvWriter(const Plan& plan, int rank, const CallShape& call, const ProgramTarget& target)
     : plan_(plan),
       self_(rank),
-      rank_(plan.ranks[static_cast<size_t>(rank)]),
+      rank_(plan.ranks()[static_cast<size_t>(rank)]),
       call_(call),
       writer_(target),
       given_(plan, call),
@@ -145,7 +145,7 @@ std::vector<KeyReadyFlag> awaited_keys(const Plan& plan, int rank, AttnPass pass
   const bool is_forward = pass == AttnPass::kForward;
   if ((is_forward ? target.forward_calls : target.backward_calls) != KeyCalls::kAsTheyCome) return {};
   if (!is_forward && can_keep(plan)) return {};
-  return ready_flags_of(plan.ranks[static_cast<size_t>(rank)], rank, plan.cp_size(), pass);
+  return ready_flags_of(plan.ranks()[static_cast<size_t>(rank)], rank, plan.cp_size(), pass);
 }
 
 Program KvWriter::forward() {
@@ -245,7 +245,7 @@ Program KvWriter::backward(const std::vector<KeyCall>& calls, bool kept, Gradien
 }  // namespace
 
 std::vector<ProgramMask> kv_masks(const Plan& plan, int rank, const ProgramTarget& target) {
-  const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& of = plan.ranks()[static_cast<size_t>(rank)];
   const AttnShape shape = rank_shape(plan, rank);
   const std::vector<LocalKvRange> local_ranges = local_ranges_elsewhere(plan, rank, target);
   std::vector<ProgramMask> masks;

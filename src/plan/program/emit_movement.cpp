@@ -148,7 +148,7 @@ Program MovementWriter::backward(bool kept) {
   };
   KeyGradients grads = key_gradients();
 
-  const size_t first_mask = movement_calls(plan_, plan_.movement.forward[self_]).size();
+  const size_t first_mask = movement_calls(plan_, plan_.movement()->forward[self_]).size();
   const auto attend = [&](const MovementCall& call, size_t number) {
     AttendOp op = attend_to(call, first_mask + number);
     const auto rows_of = [&](const TensorRef& own, const TensorRef& fetched) {
@@ -198,12 +198,13 @@ Program MovementWriter::backward(bool kept) {
 
 std::vector<ProgramMask> movement_masks(const Plan& plan, int rank) {
   const HeadConfig& h = plan.config.heads;
-  const int groups = plan.movement.head_groups;
+  const int groups = plan.movement()->head_groups;
   const auto cp_size = static_cast<size_t>(plan.cp_size());
-  TANGRAM_ASSERT(plan.movement.forward.size() == cp_size && plan.movement.backward.size() == cp_size);
+  TANGRAM_ASSERT(plan.movement()->forward.size() == cp_size && plan.movement()->backward.size() == cp_size);
   std::vector<ProgramMask> masks;
   for (const bool backward : {false, true}) {
-    const MovementRank& of = (backward ? plan.movement.backward : plan.movement.forward)[static_cast<size_t>(rank)];
+    const MovementRank& of =
+        (backward ? plan.movement()->backward : plan.movement()->forward)[static_cast<size_t>(rank)];
     for (MovementCall& call : movement_calls(plan, of)) {
       masks.push_back({{call.rows.size(), of.kv_rows, h.num_heads_q / groups, h.num_heads_kv / groups, h.head_dim,
                         h.head_dim_v, h.dtype},

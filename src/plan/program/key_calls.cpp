@@ -23,7 +23,7 @@ std::vector<KeyCall> key_calls(const RankPlan& rank, AttnPass pass, const Progra
 }
 
 bool reads_shard(const Plan& plan) {
-  return std::all_of(plan.ranks.begin(), plan.ranks.end(), [](const RankPlan& rank) {
+  return std::all_of(plan.ranks().begin(), plan.ranks().end(), [](const RankPlan& rank) {
     return rank.forward.size() == 1 && rank.backward.size() == 1 && rank.segments.size() <= 1;
   });
 }
@@ -76,7 +76,7 @@ std::vector<LocalKvRange> to_copy(const std::vector<LocalKvRange>& own, const st
 
 std::vector<LocalKvRange> local_ranges_elsewhere(const Plan& plan, int rank, const ProgramTarget& target) {
   if (target.local_kv_halo < 0 || reads_shard(plan)) return {};
-  return worth_reading(own_local_ranges(plan.ranks[static_cast<size_t>(rank)], rank), target.local_kv_halo);
+  return worth_reading(own_local_ranges(plan.ranks()[static_cast<size_t>(rank)], rank), target.local_kv_halo);
 }
 
 std::vector<KeyReadyFlag> ready_flags_of(const RankPlan& rank, int self, int cp_size, AttnPass pass) {

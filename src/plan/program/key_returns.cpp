@@ -33,7 +33,7 @@ bool can_store(const Plan& plan, const ProgramTarget& target) {
 }  // namespace
 
 KeyReturns::KeyReturns(ProgramWriter& writer, const Plan& plan, int rank, const PassArguments& given, size_t num_calls)
-    : rank_(plan.ranks[static_cast<size_t>(rank)]),
+    : rank_(plan.ranks()[static_cast<size_t>(rank)]),
       shard_(given.keys),
       results_(given.key_grads),
       own_(own_local_ranges(rank_, rank)),

@@ -61,23 +61,27 @@ std::vector<GridStep> largest_steps(const std::vector<std::vector<GridStep>>& ra
 
 std::vector<int64_t> peak_bytes_of_ranks(const Plan& plan, int num_ranks) {
   std::vector<int64_t> bytes(static_cast<size_t>(num_ranks));
-  if (plan.grid.empty()) {
+  if (plan.grid() == nullptr) {
     for (int rank = 0; rank < num_ranks; ++rank) bytes[static_cast<size_t>(rank)] = plan.peak_bytes(rank);
     return bytes;
   }
-  const GridPlan& grid = plan.grid;
+  const GridPlan& grid = *plan.grid();
   Plan sketch;  // of rank 0, which stands for others
   sketch.config = plan.config;
   sketch.q_dispatch = plan.q_dispatch;
   sketch.k_dispatch = plan.k_dispatch;
-  sketch.grid = {grid.ulysses_degree, grid.row_groups, grid.row_move, grid.head_chunks, grid.levels, {}};
-  sketch.grid.steps = {{}, largest_steps(grid.steps)};
+  auto& tables = sketch.tables.emplace<GridPlan>(GridPlan{grid.ulysses_degree,
+                                                          grid.row_groups,
+                                                          grid.row_move,
+                                                          grid.head_chunks,
+                                                          grid.levels,
+                                                          {{}, largest_steps(grid.steps)}});
   std::map<KindOfRank, int64_t> known;
   for (size_t rank = 0; rank < bytes.size(); ++rank) {
     const std::vector<GridStep>& steps = grid.steps[rank / static_cast<size_t>(grid.ulysses_degree)];
     const auto [found, is_new] = known.emplace(kind_of(steps), 0);
     if (is_new) {
-      std::vector<GridStep>& own = sketch.grid.steps.front();
+      std::vector<GridStep>& own = tables.steps.front();
       own.clear();
       for (const GridStep& step : steps) own.push_back(bare(step));
       found->second = sketch.peak_bytes(0);

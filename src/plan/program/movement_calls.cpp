@@ -62,7 +62,7 @@ void raise_last_uses(const MovementRank& rank, std::vector<size_t>& last) {
 }  // namespace
 
 std::vector<MovementCall> movement_calls(const Plan& plan, const MovementRank& rank) {
-  const int head_groups = plan.movement.head_groups;
+  const int head_groups = plan.movement()->head_groups;
   const int64_t q_rows = plan.q_dispatch.rows_per_rank();
   std::vector<MovementCall> calls;
   const auto add = [&](size_t stage, bool fetched, int group, Range rows) {

@@ -39,10 +39,10 @@ class MovementWriter {
  public:
   MovementWriter(const Plan& plan, int rank, bool backward, const CallShape& call, const ProgramTarget& target)
       : plan_(plan),
-        pass_(backward ? plan.movement.backward : plan.movement.forward),
+        pass_(plan.movement()->of(backward ? AttnPass::kBackward : AttnPass::kForward)),
         self_(static_cast<size_t>(rank)),
         rank_(pass_[self_]),
-        groups_(plan.movement.head_groups),
+        groups_(plan.movement()->head_groups),
         call_(call),
         given_(plan, call),
         key_heads_{of_group(given_.keys.k, 0), of_group(given_.keys.v, 0)},

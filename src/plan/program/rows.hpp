@@ -16,7 +16,7 @@ struct GridRank {
   const Plan& plan;
   int rank = 0;
 
-  const GridPlan& grid() const { return plan.grid; }
+  const GridPlan& grid() const { return *plan.grid(); }
   int group() const { return rank / grid().ulysses_degree; }
   int member() const { return rank % grid().ulysses_degree; }
   /// The rank of another row group that holds the same heads.

@@ -23,13 +23,13 @@ KvSketch::KvSketch(const DistAttnConfig& config, const Dispatch& q_dispatch, con
   plan_.config = config;
   plan_.q_dispatch = q_dispatch;
   plan_.k_dispatch = k_dispatch;
-  RankPlan& rank = plan_.ranks.emplace_back();
+  RankPlan& rank = std::get<std::vector<RankPlan>>(plan_.tables).emplace_back();
   rank.forward.resize(any_remote ? 2 : 1);
   rank.backward.resize(static_cast<size_t>(backward_stages) + 1);
 }
 
 int64_t KvSketch::peak_bytes(const RankNeeds& needs) {
-  RankPlan& rank = plan_.ranks.front();
+  RankPlan& rank = std::get<std::vector<RankPlan>>(plan_.tables).front();
   rank.kv_rows = needs.buffer_rows;
   rank.remote_kv_rows = needs.remote_rows;
   rank.segments.clear();
@@ -48,7 +48,7 @@ int64_t largest_peak_bytes(const GridSketch& sketch) {
   plan.config = sketch.config;
   plan.q_dispatch = sketch.q_dispatch;
   plan.k_dispatch = sketch.k_dispatch;
-  GridPlan& grid = plan.grid;
+  GridPlan& grid = plan.tables.emplace<GridPlan>();
   grid.ulysses_degree = sketch.shape.ulysses_degree;
   grid.row_groups = sketch.shape.row_groups;
   grid.row_move = sketch.shape.row_move;
@@ -65,11 +65,12 @@ int64_t largest_peak_bytes(const SubRingSketch& sketch) {
   plan.config = sketch.config;
   plan.q_dispatch = {cp_size, sketch.q_rows, dispatch_sequential(cp_size, cp_size)};
   plan.k_dispatch = {cp_size, sketch.k_rows, dispatch_sequential(cp_size, cp_size)};
-  plan.grid.row_groups = cp_size;
-  plan.grid.row_move = cp_size > 1 ? RowMove::kSubRings : RowMove::kNone;
-  plan.grid.levels = layout.levels;
-  plan.grid.steps.resize(2);  // of the rank that is asked about, and of one with the most rows of all in each step
-  std::vector<GridStep>& largest = plan.grid.steps.back();
+  GridPlan& grid = plan.tables.emplace<GridPlan>();
+  grid.row_groups = cp_size;
+  grid.row_move = cp_size > 1 ? RowMove::kSubRings : RowMove::kNone;
+  grid.levels = layout.levels;
+  grid.steps.resize(2);  // of the rank that is asked about, and of one with the most rows of all in each step
+  std::vector<GridStep>& largest = grid.steps.back();
   largest.resize(static_cast<size_t>(last) + 1);
   int64_t most_last[2] = {-1, -1};  // of ranks that compute in the last step, or do not
   for (int step = 1; step <= last; ++step) {
@@ -95,7 +96,7 @@ int64_t largest_peak_bytes(const SubRingSketch& sketch) {
   for (const bool computes : {true, false}) {
     const int64_t rows = most_last[computes ? 0 : 1];
     if (rows < 0) continue;
-    std::vector<GridStep>& own = plan.grid.steps.front();
+    std::vector<GridStep>& own = grid.steps.front();
     own = largest;
     if (last > 0) {
       own.back().sub_rings.rows = rows;

@@ -287,7 +287,7 @@ StrategyPrediction simulate_grid(const SimInput& input, Strategy strategy) {
     return simulate_shape(input, config);
   } catch (const InvalidArgument& error) {
     StrategyPrediction prediction;
-    prediction.infeasible = reason_of(error);
+    prediction.infeasible = error.requirement();
     return prediction;
   }
 }

@@ -38,7 +38,7 @@ std::vector<KvSegment> joined_segments(const RankPlan& rank) {
 Exchange exchange_of_rank(const Plan& plan, int rank) {
   Exchange exchange;
   for (int peer = 0; peer < plan.cp_size(); ++peer) {
-    for (const KvSegment& segment : joined_segments(plan.ranks[static_cast<size_t>(peer)])) {
+    for (const KvSegment& segment : joined_segments(plan.ranks()[static_cast<size_t>(peer)])) {
       const int64_t rows = segment.global.size();
       const Range recv_buffers{segment.row, segment.row + rows}, owned{segment.owner_row, segment.owner_row + rows};
       if (peer == rank && segment.owner != rank)
@@ -53,9 +53,9 @@ Exchange exchange_of_rank(const Plan& plan, int rank) {
 
 /// Begins, by owner, of the gradients of this rank's rows in the returned rows, which are by rank.
 std::vector<int64_t> return_begins(const Plan& plan, int rank) {
-  std::vector<int64_t> begins(plan.ranks.size());
+  std::vector<int64_t> begins(plan.ranks().size());
   for (int before = 0; before < rank; ++before) {
-    for (const KvSegment& segment : plan.ranks[static_cast<size_t>(before)].segments) {
+    for (const KvSegment& segment : plan.ranks()[static_cast<size_t>(before)].segments) {
       if (segment.owner != before) begins[static_cast<size_t>(segment.owner)] += segment.global.size();
     }
   }
@@ -92,9 +92,9 @@ void set_places(std::span<uint32_t> places, const Range& rows, uint32_t first) {
 DistMaskCapacity capacity_for(const Plan& plan) {
   DistMaskCapacity needed{
       .kv_rows = 0, .sent_rows = 0, .local_ranges = 0, .documents = 0, .allow_fully_masked_rows = false};
-  std::vector<int64_t> sent(plan.ranks.size()), pieces(plan.ranks.size());
+  std::vector<int64_t> sent(plan.ranks().size()), pieces(plan.ranks().size());
   for (int rank = 0; rank < plan.cp_size(); ++rank) {
-    const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+    const RankPlan& of = plan.ranks()[static_cast<size_t>(rank)];
     int64_t own_pieces = 0;
     for (const KvSegment& segment : joined_segments(of)) {
       if (segment.owner == rank) {
@@ -117,7 +117,7 @@ DistMaskCapacity capacity_for(const Plan& plan) {
 }
 
 RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
-  const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& of = plan.ranks()[static_cast<size_t>(rank)];
   const std::vector<LocalKvRange> own = own_local_ranges(of, rank);
   RankTables tables;
   if (border >= 0) tables.elsewhere = worth_reading(own, border);
@@ -136,7 +136,7 @@ RankTables tables_of_rank(const Plan& plan, int rank, int64_t border) {
 
 void write_places(const Plan& plan, int rank, const BufferedTables& tables, std::span<uint32_t> places) {
   const int64_t shard_rows = plan.k_dispatch.rows_per_rank();
-  for (const LocalKvRange& own : own_local_ranges(plan.ranks[static_cast<size_t>(rank)], rank)) {
+  for (const LocalKvRange& own : own_local_ranges(plan.ranks()[static_cast<size_t>(rank)], rank)) {
     set_places(places, own.keys, dkv_scatter_target(kOwnTensor, own.row));
     // NOTE [settled rows]
     const Range all{own.row, own.row + own.keys.size()};

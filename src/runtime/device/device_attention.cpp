@@ -122,7 +122,7 @@ bool share_gpus(DeviceCommunicator& communicator) {
 /// Whether all ranks' attention is fastest on keys that have come: each rank knows the work of all.
 bool want_all_keys(const RankContext& base) {
   for (int rank = 0; rank < base.plan->cp_size(); ++rank) {
-    const RankPlan& of = base.plan->ranks[static_cast<size_t>(rank)];
+    const RankPlan& of = base.plan->ranks()[static_cast<size_t>(rank)];
     const std::span<const AttnSlice> slices = of.slices;
     const MaskPart part =
         base.backend->backward_part({&slices, 1}, rank_shape(*base.plan, rank), {.plain = true, .awaits_keys = true});
@@ -245,7 +245,7 @@ void check_attention(const RankContext& base, const DeviceCommunicator& communic
   if (moves_kv_alone(plan)) return;
   for (const DeviceOverlap wanted : {options.forward, options.backward}) {
     if (wanted != DeviceOverlap::kSingleLaunch) continue;
-    const std::string by = plan.movement.empty()
+    const std::string by = plan.grid() != nullptr
                                ? fmt::format("strategy {}", to_string(plan.config.strategy.name))
                                : fmt::format("movement {}", to_string(plan.config.movement.algorithm));
     throw NotAvailable(fmt::format("DistAttention: single_launch is for plans that move K/V alone (got {})", by));

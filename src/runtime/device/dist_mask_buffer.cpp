@@ -81,7 +81,7 @@ class DistMaskBuffer::Impl {
       refused = misfit(*plan, shape_, capacity_);
       if (!refused.empty()) return;
       tables = tables_of_rank(*plan, base_.rank, caps_.local_kv_halo);
-      const RankPlan& own = plan->ranks[static_cast<size_t>(base_.rank)];
+      const RankPlan& own = plan->ranks()[static_cast<size_t>(base_.rank)];
       const std::span<const AttnSlice> slices = own.slices;
       backend_.install(*mask_,
                        backend_.build({.masks = {&slices, 1},

@@ -33,7 +33,7 @@ std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, 
   rows->casts.assign(written.layout.casts.size(), std::vector<const Exchange*>(num_ranks));
   rows->reduces.assign(written.layout.returns.size(), std::vector<const Exchange*>(num_ranks));
   for (size_t r = 0; r < num_ranks; ++r) {
-    const RankPlan& rank = rows->plan->ranks[r];
+    const RankPlan& rank = rows->plan->ranks()[r];
     rows->recv_buffers.push_back(rank.kv_rows);
     for (size_t cast = 0; cast < written.layout.stages.size(); ++cast) {
       const ArenaLayout::Stage& stage = written.layout.stages[cast];
@@ -57,7 +57,7 @@ std::shared_ptr<const AgreedRows> agreed_rows(std::shared_ptr<const Plan> plan, 
 }
 
 void agree_on_heads(Communicator& control, const Plan& plan, int64_t row_sinks, DType result_dtype, DType grad_dtype) {
-  if (plan.grid.ulysses_degree <= 1) return;
+  if (plan.ulysses_degree() <= 1) return;
   const uint64_t dtypes = static_cast<uint64_t>(result_dtype) * 8 + static_cast<uint64_t>(grad_dtype);
   control.require_agreement(static_cast<uint64_t>(row_sinks) * 64 + dtypes,
                             "DistAttention: row_sinks, result_dtype and grad_dtype");
@@ -151,7 +151,7 @@ void ProgramAttention::prepare_passes() {
     }
     const char* const label = kind == Kind::kForward                          ? "forward"
                               : kind == Kind::kBackward || moves_keys_alone() ? "backward"
-                              : base_.plan->grid.empty()                      ? "backward of kept rows"
+                              : base_.plan->grid() == nullptr                 ? "backward of kept rows"
                                                                               : "backward of kept heads";
     DevicePassSpec spec = pass_spec(written, label, arena_bytes_);
     spec.shares_memory = true;

@@ -73,8 +73,8 @@ class ProgramAttention {
  private:
   enum class Kind : int { kForward, kBackward, kBackwardKept };
 
-  bool by_heads() const { return base_.plan->grid.ulysses_degree > 1; }
-  bool moves_queries() const { return !base_.plan->movement.empty(); }
+  bool by_heads() const { return base_.plan->ulysses_degree() > 1; }
+  bool moves_queries() const { return base_.plan->movement() != nullptr; }
   bool moves_keys_alone() const { return moves_kv_alone(*base_.plan); }
   bool keeps() const { return can_keep(*base_.plan) && options_.with_backward; }
   std::vector<Kind> kinds() const;

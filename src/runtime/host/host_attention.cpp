@@ -71,10 +71,9 @@ HostProgram HostAttention::program(Kind kind, const CallShape& call) {
 
 int64_t HostAttention::remote_kv_rows(AttnPass pass) const {
   const Plan& plan = *context_.plan;
-  if (!plan.grid.empty()) return 0;
-  if (plan.movement.empty()) return context_.rank_plan().remote_kv_rows;
-  const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
-  return ranks[static_cast<size_t>(context_.rank)].remote_kv_rows;
+  if (moves_kv_alone(plan)) return context_.rank_plan().remote_kv_rows;
+  const MovementPlan* movement = plan.movement();
+  return movement == nullptr ? 0 : movement->of(pass)[static_cast<size_t>(context_.rank)].remote_kv_rows;
 }
 
 bool HostAttention::communicates(const DistForwardArgs& args) const {

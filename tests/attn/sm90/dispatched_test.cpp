@@ -106,7 +106,7 @@ struct Assembled {
         dv(static_cast<size_t>(rows * kHeadsKv * dims.v)) {}
 
   void add_rank(const Plan& plan, int rank, const Inputs& in) {
-    const RankPlan& own = plan.ranks[static_cast<size_t>(rank)];
+    const RankPlan& own = plan.ranks()[static_cast<size_t>(rank)];
     Inputs local(dims, plan.q_dispatch.rows_per_rank(), own.kv_rows);
     const std::vector<Range> rows = plan.q_dispatch.rows_of_rank(rank);
     int64_t at = 0;

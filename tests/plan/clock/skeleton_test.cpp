@@ -37,23 +37,23 @@ std::vector<Entry> entries_of(const Skeleton& skeleton, bool with_attends, bool 
 }
 
 SharedSkeleton sketch_of(const Plan& plan, AttnPass pass, bool kept) {
-  const GridPlan& grid = plan.grid;
-  if (!plan.movement.empty()) {
-    const auto& ranks = pass == AttnPass::kForward ? plan.movement.forward : plan.movement.backward;
+  if (plan.movement() != nullptr) {
+    const auto& ranks = plan.movement()->of(pass);
     return movement_skeleton(pass, static_cast<int>(ranks.front().stages.size()) - 1);
   }
-  if (grid.empty()) {
-    const RankPlan& rank = plan.ranks.front();
+  if (plan.grid() == nullptr) {
+    const RankPlan& rank = plan.ranks().front();
     const auto& stages = pass == AttnPass::kForward ? rank.forward : rank.backward;
     return kv_skeleton(pass, static_cast<int>(stages.size()) - 1, kept);
   }
+  const GridPlan& grid = *plan.grid();
   if (grid.row_move == RowMove::kSubRings) return sub_ring_skeleton(pass, static_cast<int>(grid.steps.front().size()));
   return grid_skeleton(pass, grid_shape(plan.config, "sketch_of"), static_cast<int>(grid.head_chunks.size()));
 }
 
 void expect_same_order(const Case& of, AttnPass pass) {
   const Plan& plan = *of.plan;
-  const bool moves_q = !plan.movement.empty();
+  const bool moves_q = plan.movement() != nullptr;
   // The keys' gradients leave when the last stage that sees the keys has ended, which no shape says.
   const bool with_results = !moves_q;
   const bool kept = of.kept && pass == AttnPass::kBackward;

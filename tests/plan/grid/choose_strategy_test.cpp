@@ -100,8 +100,8 @@ TEST(ChooseStrategy, FollowsTheMaskAndTheMachine) {
   config.cost.link_bytes_per_s = 5e9;
   const Plan plan = make_plan(full_mask(kSeqlen, kSeqlen), config);
   EXPECT_EQ(plan.config.strategy.name, Strategy::kHcms);
-  EXPECT_GT(plan.grid.head_chunks.size(), 1u);
-  EXPECT_EQ(plan.config.strategy.head_chunks, plan.grid.head_chunks);
+  EXPECT_GT(plan.grid()->head_chunks.size(), 1u);
+  EXPECT_EQ(plan.config.strategy.head_chunks, plan.grid()->head_chunks);
 }
 
 TEST(ChooseStrategy, EveryStrategyIsThereOnceBestFirst) {

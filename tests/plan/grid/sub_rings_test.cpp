@@ -64,7 +64,7 @@ void exchange_rows(const std::vector<const Exchange*>& exchanges, const std::vec
 }
 
 void expect_right(const Plan& plan) {
-  const GridPlan& grid = plan.grid;
+  const GridPlan& grid = *plan.grid();
   const std::vector<Rows> queries = shards_of(plan.q_dispatch), shards = shards_of(plan.k_dispatch);
   std::map<std::pair<int64_t, int64_t>, int> seen;
   std::map<int64_t, int> came_home;
@@ -181,10 +181,10 @@ TEST(SubRings, OfDifferentSizesTurnAtOnce) {
   // Eight ranks of 16 rows: one document on four ranks, two on two ranks each.
   const std::vector<int64_t> cu_seqlens = {0, 64, 96, 128};
   const Plan plan = make_plan(varlen_mask(cu_seqlens, true), config_of(8, 16));
-  ASSERT_EQ(plan.grid.levels.size(), 2u);
-  EXPECT_EQ(plan.grid.levels[0], (SubGroupLevel{2, 2, 64, 64}));
-  EXPECT_EQ(plan.grid.levels[1], (SubGroupLevel{4, 1, 64, 64}));
-  EXPECT_EQ(plan.grid.steps[0].size(), 4u);  // not 1 + 3 + 1
+  ASSERT_EQ(plan.grid()->levels.size(), 2u);
+  EXPECT_EQ(plan.grid()->levels[0], (SubGroupLevel{2, 2, 64, 64}));
+  EXPECT_EQ(plan.grid()->levels[1], (SubGroupLevel{4, 1, 64, 64}));
+  EXPECT_EQ(plan.grid()->steps[0].size(), 4u);  // not 1 + 3 + 1
   expect_right(plan);
 }
 

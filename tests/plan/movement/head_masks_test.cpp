@@ -50,11 +50,11 @@ TEST(HeadMasks, EveryCellOfEveryGroupIsComputedOnceFromRowsThatArrived) {
     q.rank_of_chunk = ranks;
     SCOPED_TRACE("turn " + std::to_string(turn));
     const Plan plan = make_plan(masks, config, q, k);
-    EXPECT_EQ(plan.movement.head_groups, groups);
+    EXPECT_EQ(plan.movement()->head_groups, groups);
     ASSERT_NO_FATAL_FAILURE(reference::expect_movement(plan, masks));
     EXPECT_EQ(make_plan(masks, config, q, k), plan) << "the same arguments give the same plan";
     int64_t area = 0, all = 0;
-    for (const RankPlan& rank : plan.ranks) area += rank.area;
+    for (const RankPlan& rank : plan.rank_totals()) area += rank.area;
     for (const Mask& mask : masks) all += mask.area();
     EXPECT_EQ(area, all);
     EXPECT_EQ(plan.mask.area(), all);
@@ -74,11 +74,11 @@ TEST(HeadMasks, OnlyWhatAGroupSeesMoves) {
   const std::vector<Mask> masks = {varlen_mask(borders, true), full_mask(kSeqlen, kSeqlen)};
   const Dispatch rows = in_order(4, kSeqlen);
   const Plan kv = make_plan(masks, config_of(4, Movement::kKv), rows, rows);
-  EXPECT_EQ(fetched(kv.movement.forward, &MovementRank::remote_kv_rows), 3 * kSeqlen);  // of the second group
-  EXPECT_EQ(fetched(kv.movement.forward, &MovementRank::remote_q_rows), 0);
+  EXPECT_EQ(fetched(kv.movement()->forward, &MovementRank::remote_kv_rows), 3 * kSeqlen);  // of the second group
+  EXPECT_EQ(fetched(kv.movement()->forward, &MovementRank::remote_q_rows), 0);
   const Plan qo = make_plan(masks, config_of(4, Movement::kQo), rows, rows);
-  EXPECT_EQ(fetched(qo.movement.forward, &MovementRank::remote_kv_rows), 0);
-  EXPECT_EQ(fetched(qo.movement.forward, &MovementRank::remote_q_rows), 3 * kSeqlen);
+  EXPECT_EQ(fetched(qo.movement()->forward, &MovementRank::remote_kv_rows), 0);
+  EXPECT_EQ(fetched(qo.movement()->forward, &MovementRank::remote_q_rows), 3 * kSeqlen);
   EXPECT_NEAR(kv.balance(), 1, 1e-3);
 }
 

@@ -39,7 +39,7 @@ Mask documents(int64_t rows, unsigned seed) {
 }
 
 NodeTraffic traffic_of(const Plan& plan, const NodeShape& nodes) {
-  return traffic_of(node_rows(plan.ranks, nodes), nodes);
+  return traffic_of(node_rows(plan.ranks(), nodes), nodes);
 }
 
 TEST(DispatchNodes, OneNodeIsPlannedAsIfThereWereNone) {

@@ -63,7 +63,7 @@ void check(const Plan& plan, AttnPass pass) {
     expect_mirrored(tables, way);
   }
   const auto num_stages =
-      static_cast<int>((pass == AttnPass::kForward ? plan.ranks[0].forward : plan.ranks[0].backward).size()) - 1;
+      static_cast<int>((pass == AttnPass::kForward ? plan.ranks()[0].forward : plan.ranks()[0].backward).size()) - 1;
   std::vector<Rows> own(num_ranks);
   for (int r = 0; r < nodes.cp_size; ++r) {
     for (const Range& rows : plan.k_dispatch.rows_of_rank(r)) {
@@ -106,7 +106,7 @@ void check(const Plan& plan, AttnPass pass) {
     });
     // After each stage a rank has what its segments of that stage say.
     for (int r = 0; r < nodes.cp_size; ++r) {
-      for (const KvSegment& segment : plan.ranks[static_cast<size_t>(r)].segments) {
+      for (const KvSegment& segment : plan.ranks()[static_cast<size_t>(r)].segments) {
         const int its = pass == AttnPass::kForward ? segment.stage_fwd : segment.stage_bwd;
         if (its != stage) continue;
         for (int64_t row = segment.global.begin; row < segment.global.end; ++row) {
@@ -118,7 +118,7 @@ void check(const Plan& plan, AttnPass pass) {
   // Nothing comes that no rank needs.
   for (int r = 0; r < nodes.cp_size; ++r) {
     int64_t needed = 0, as_relay = 0;
-    for (const KvSegment& segment : plan.ranks[static_cast<size_t>(r)].segments) {
+    for (const KvSegment& segment : plan.ranks()[static_cast<size_t>(r)].segments) {
       if (segment.owner == r) continue;
       needed += segment.global.size();
       for (int64_t row = segment.global.begin; row < segment.global.end; ++row) {
@@ -131,7 +131,7 @@ void check(const Plan& plan, AttnPass pass) {
   for (int node = 0; node < nodes.num_nodes(); ++node) {
     all_needed.clear();
     for (int rail = 0; rail < nodes.ranks_per_node; ++rail) {
-      for (const KvSegment& segment : plan.ranks[static_cast<size_t>(nodes.rank(node, rail))].segments) {
+      for (const KvSegment& segment : plan.ranks()[static_cast<size_t>(nodes.rank(node, rail))].segments) {
         if (nodes.node_of(segment.owner) == node) continue;
         for (int64_t row = segment.global.begin; row < segment.global.end; ++row) all_needed.insert(row);
       }

@@ -32,7 +32,7 @@ class PlanHash {
       add(run.end);
       add(run.rank);
     }
-    for (const RankPlan& rank : plan.ranks) {
+    for (const RankPlan& rank : plan.ranks()) {
       for (const KvSegment& segment : rank.segments) {
         for (const int64_t value : {segment.global.begin, segment.global.end, segment.row, int64_t{segment.owner},
                                     segment.owner_row, int64_t{segment.stage_fwd}, int64_t{segment.stage_bwd}}) {

@@ -51,7 +51,7 @@ TEST(OwnLocalRanges, OfPlansAreTheOwnRowsOnce) {
       config.dispatch = {DispatchAlgorithm::kTangram, chunk_size, 0};  // auto leaves short masks in sequence
       const Plan plan = make_plan(mask, config);
       for (int rank = 0; rank < 4; ++rank) {
-        const RankPlan& rank_plan = plan.ranks[static_cast<size_t>(rank)];
+        const RankPlan& rank_plan = plan.ranks()[static_cast<size_t>(rank)];
         std::map<int64_t, int64_t> expected, covered;  // shard row of each buffer row
         for (const KvSegment& segment : rank_plan.segments) {
           for (int64_t i = 0; segment.owner == rank && i < segment.global.size(); ++i) {

@@ -80,8 +80,8 @@ inline Plan random_movement(Draws& random, DistAttnConfig config, int64_t rows) 
     const auto seed = static_cast<unsigned>(random.draw(0, 255));
     return RandomMovement(mask, plan.q_dispatch, plan.k_dispatch, groups, num_stages, seed).draw();
   };
-  plan.movement = {groups, tables(), tables()};
-  if (config.overlap.keep_remote_kv) plan.movement.backward = plan.movement.forward;
+  plan.tables = MovementPlan{groups, tables(), tables()};
+  if (config.overlap.keep_remote_kv) plan.movement()->backward = plan.movement()->forward;
   return plan;
 }
 
@@ -124,7 +124,7 @@ inline Case random_case(Draws& random) {
   result.call.wants_dsink = random.coin();
   result.target = random.coin() ? kOnHost : kOnStreams;
   if (!result.target.sends_from_anywhere) result.target.ring_buffer_steps = static_cast<int>(random.draw(-1, 2));
-  if (moves_kv && result.plan->movement.empty() && !result.target.sends_from_anywhere) {
+  if (moves_kv && result.plan->movement() == nullptr && !result.target.sends_from_anywhere) {
     constexpr KeyCalls kCalls[] = {KeyCalls::kByStage, KeyCalls::kOnce, KeyCalls::kAsTheyCome};
     result.target.forward_calls = random.one_of(kCalls);
     result.target.backward_calls = random.one_of(kCalls);

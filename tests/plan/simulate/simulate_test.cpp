@@ -201,7 +201,7 @@ TEST(Simulate, SentRowsAreThoseOfTheExchangeTables) {
   const std::vector<sim::Transfer> sent = sim::sent_rows(needs, runs, input);
   for (int r = 0; r < 8; ++r) {
     int64_t inside = 0, between = 0;
-    for (const Stage& stage : plan.ranks[static_cast<size_t>(r)].forward) {
+    for (const Stage& stage : plan.ranks()[static_cast<size_t>(r)].forward) {
       for (const RowCopy& copy : stage.exchange.sends) {
         (copy.peer / 2 == r / 2 ? inside : between) += copy.rows.size();
       }
@@ -221,7 +221,7 @@ TEST(Simulate, RowsThatANodeNeedsCrossOnceForIt) {
   std::set<int64_t> crossing;  // node * seqlen + row
   double direct = 0;
   for (int r = 0; r < 8; ++r) {
-    for (const KvSegment& segment : plan.ranks[static_cast<size_t>(r)].segments) {
+    for (const KvSegment& segment : plan.ranks()[static_cast<size_t>(r)].segments) {
       if (segment.owner / 4 == r / 4) continue;
       direct += static_cast<double>(segment.global.size());
       for (int64_t row = segment.global.begin; row < segment.global.end; ++row) crossing.insert(r / 4 * 8192 + row);

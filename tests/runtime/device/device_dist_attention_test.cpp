@@ -340,7 +340,7 @@ TEST_P(DeviceDist, MovesExactlyTheRowsOfThePlan) {
     comm.reset_counters();
     testing::device_rank_step(options, {}, inputs, comm, attention, results);
     int64_t received = 0, sent = 0;
-    const RankPlan& rank = plan->ranks[static_cast<size_t>(comm.rank())];
+    const RankPlan& rank = plan->ranks()[static_cast<size_t>(comm.rank())];
     for (const Stage& stage : rank.forward) received += stage.exchange.rows_received();
     for (const Stage& stage : rank.forward) sent += stage.exchange.rows_sent();
     // K and V are cast in both passes; dk and dv go the other way.
@@ -364,7 +364,7 @@ TEST_P(DeviceDist, RowsCrossToANodeOnceInBothDirections) {
   const auto rows_across = [&](const std::vector<Stage> RankPlan::* pass, int from, int to_node) {
     std::set<int64_t> needed;
     int64_t to_each = 0;
-    for (const Stage& stage : plan->ranks[static_cast<size_t>(from)].*pass) {
+    for (const Stage& stage : plan->ranks()[static_cast<size_t>(from)].*pass) {
       for (const RowCopy& copy : stage.exchange.sends) {
         if (node_of(copy.peer) != to_node) continue;
         to_each += copy.rows.size();

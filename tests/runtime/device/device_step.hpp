@@ -117,7 +117,7 @@ inline void enqueue_step(const StepOptions& options, DeviceOperands& on, DistAtt
                          cudaStream_t stream) {
   const Sink sink{on.sink.data(), options.seqlen_sink, options.sink_layout};
   const Plan& plan = attention.plan();
-  const bool keeps = plan.grid.empty() ? plan.config.overlap.keep_remote_kv : options.use_kept;
+  const bool keeps = plan.grid() == nullptr ? plan.config.overlap.keep_remote_kv : options.use_kept;
   KeptKv* const kept_or_null = keeps ? &kept : nullptr;
   attention.forward(
       {on.q, on.k, on.v, on.out, on.lse.as<float>(), on.max_logits.data(), sink, kept_or_null, options.attn}, stream);

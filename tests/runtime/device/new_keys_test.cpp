@@ -135,7 +135,7 @@ struct SlotBytes {
 };
 /// What the plan says that a rank of a pack receives: rows of K and V in bfloat16, and of their gradients in float32.
 SlotBytes slot_bytes(const Plan& plan, int rank) {
-  const RankPlan& of = plan.ranks[static_cast<size_t>(rank)];
+  const RankPlan& of = plan.ranks()[static_cast<size_t>(rank)];
   int64_t returned = 0;
   for (const Stage& stage : of.backward) returned += stage.exchange.rows_sent();
   const int64_t row = int64_t{counted::kHeads.num_heads_kv} * counted::kHeads.head_dim;

@@ -48,7 +48,7 @@ int64_t count_relayed(const Plan& plan, int relay) {
   std::set<std::pair<int, int64_t>> rows;
   for (int owner = relay % per_node; owner < plan.cp_size(); owner += per_node) {
     if (owner / per_node == node) continue;
-    for (const Stage& stage : plan.ranks[static_cast<size_t>(owner)].backward) {
+    for (const Stage& stage : plan.ranks()[static_cast<size_t>(owner)].backward) {
       for (const RowCopy& copy : stage.exchange.sends) {
         if (copy.peer / per_node != node) continue;
         for (int64_t row = copy.rows.begin; row < copy.rows.end; ++row) rows.emplace(owner, row);
@@ -78,7 +78,7 @@ TEST(RelayMemory, IsWhatPassesOverThePlanAskFor) {
         EXPECT_EQ(own.bytes, std::max(bytes_of_pass(plan, rank, AttnPass::kForward),
                                       bytes_of_pass(plan, rank, AttnPass::kBackward)));
         EXPECT_EQ(own.gradient_rows, count_relayed(*plan, rank));
-        if (plan->ranks[0].backward.size() <= 3) {  // else stages land where others were
+        if (plan->ranks()[0].backward.size() <= 3) {  // else stages land where others were
           EXPECT_EQ(own.key_rows, count_relayed(*plan, rank));
         }
         most = std::max(most, own.bytes);
