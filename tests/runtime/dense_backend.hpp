@@ -97,7 +97,7 @@ class DenseBackend final : public HostBackend {
           values_(static_cast<size_t>(view.rows * view.heads * view.dim)),
           is_read_(static_cast<size_t>(view.rows * view.heads)) {}
 
-    /// Of `keys`, all with one head.
+    /// Rows of `keys` with one head.
     reference::KeyRows operator()(const Range& keys, int head) {
       for (int64_t key = keys.begin; key < keys.end; ++key) (*this)(key, head);
       return {values_.data() + (keys.begin * view_.heads + head) * view_.dim, int64_t{view_.heads} * view_.dim,

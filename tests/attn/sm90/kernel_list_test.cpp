@@ -77,7 +77,8 @@ TEST(KernelList, IsOfTheKernelsThatAreCompiled) {
           ++found;
           const bool bfloat16 = element[0] == '1';
           const bool any_pack = name.find("AnyPackTraits") != std::string::npos;
-          in_sample += bfloat16 && (family.exact ? !any_pack : !softcap && (family.head_dim == 128 || family.head_dim == 256));
+          in_sample +=
+              bfloat16 && (family.exact ? !any_pack : !softcap && (family.head_dim == 128 || family.head_dim == 256));
           gathered +=
               name.find("GatheredTraits") != std::string::npos || name.find("query_backward") != std::string::npos;
         }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The Tangram authors
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels a build without a GPU holds (TANGRAM_SM90_KERNELS=sample): those in bfloat16, for work tiles
-// of a number of query heads that is a power of two; for any head dims only the classes of 128
-// and 256, without softcap. The record of sources vouches for all others (tools/check_machine_code.py).
+// Which kernels a build without a GPU holds (TANGRAM_SM90_KERNELS=sample): those in bfloat16 whose work tiles hold a
+// power of two of query heads. For any head dims the sample has the classes 128 and 256 without softcap. The record of
+// sources vouches for all others (tools/check_machine_code.py).
 #pragma once
 
 #include "attn/sm90/common/launch_kernel.hpp"
@@ -11,7 +11,9 @@
 namespace tangram::sm90 {
 
 /// Whether a build holds the kernels for any head dims of this class.
-constexpr bool holds_any_dim(int head_dim_class) { return kAllKernels || head_dim_class == 128 || head_dim_class == 256; }
+constexpr bool holds_any_dim(int head_dim_class) {
+  return kAllKernels || head_dim_class == 128 || head_dim_class == 256;
+}
 
 [[noreturn]] inline void refuse_outside_of_sample() {
   throw NotAvailable(
