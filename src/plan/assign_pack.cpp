@@ -27,17 +27,22 @@ constexpr int64_t kMostRows = 512 << 10;
 constexpr int64_t kMostChunks = 8 << 10;  // packing looks at each
 
 // Searches end in valleys, so that several short ones are worth more than a long one: five from each of the packings of
-// dispatch_tangram.cpp. Which of them will be good shows early (docs/devlog/2026-11-29-planner-time.md), so that after
-// the first round and the second about half of them are given up.
+// dispatch_tangram.cpp. Searches of many documents take long, and the good ones show early. After the first
+// round and the second about half of them are given up (docs/devlog/2026-11-29-planner-time.md). Few documents have few
+// places, of which a search that is given up may know the best.
 constexpr int kPartsOfShard[] = {8, 32, 128};
 struct PackRound {
   size_t num_searches;
   int last_phase;
 };
 constexpr PackRound kPackRounds[] = {{15, 1}, {8, 3}, {4, PackSearch::kNumPhases}};
+constexpr PackRound kOneRound[] = {{15, PackSearch::kNumPhases}};
+constexpr size_t kFewDocuments = 48;
 // A whole search makes so many, each some 150 to 300 ns. Where documents are many, most of them lie whole anywhere.
 int num_proposals(size_t num_documents, int cp_size) {
-  return (12 + cp_size) * (80 + static_cast<int>(10 * std::sqrt(static_cast<double>(num_documents))));
+  const double whole_or_cut = num_documents <= kFewDocuments ? 40 + 2 * static_cast<double>(num_documents)
+                                                             : 80 + 10 * std::sqrt(static_cast<double>(num_documents));
+  return (12 + cp_size) * static_cast<int>(whole_or_cut);
 }
 
 // Does `work(n)` for each n in [first, last), on threads. Waking a thread takes a while: threads that are awake help to
@@ -64,8 +69,10 @@ std::vector<RankRun> best_assignment(const CausalPack& pack_of, const PackProble
   std::array<std::vector<int>, std::size(kPartsOfShard)> packings;
   on_threads(0, packings.size(),
              [&](size_t n) { packings[n] = pack(problem, {std::max(1, problem.per_rank() / kPartsOfShard[n]), 0}); });
-  std::vector<std::unique_ptr<PricedSearch>> searches(kPackRounds[0].num_searches);
-  for (const PackRound& round : kPackRounds) {
+  const bool few = pack_of.lengths.size() <= kFewDocuments;
+  const std::span<const PackRound> rounds = few ? std::span<const PackRound>(kOneRound) : kPackRounds;
+  std::vector<std::unique_ptr<PricedSearch>> searches(rounds[0].num_searches);
+  for (const PackRound& round : rounds) {
     searches.resize(round.num_searches);
     on_threads(0, searches.size(), [&](size_t n) {
       std::unique_ptr<PricedSearch>& its = searches[n];
