@@ -56,7 +56,7 @@ set(
 # a folder are compiled by fives, but those ALONE: most of what a unit compiles are templates that all units share.
 # Names in anonymous namespaces of five neighbours must differ. LIGHT: it computes so little that with sanitizers, where
 # optimising takes most of the time to compile, it is not optimised. GLUE: it calls what computes, and is optimised a
-# little everywhere, which takes two thirds of the time to compile.
+# little everywhere, which takes two thirds of the time to compile. TANGRAM_QUICK_LAYERS takes all but attn for glue.
 function(tangram_add_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "LIGHT;GLUE" "" "SOURCES;DEPENDS;LINK_PRIVATE;ALONE")
   set(target tangram_${name})
@@ -85,9 +85,15 @@ function(tangram_add_layer name)
       target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
       set_property(GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED ${target})
     endif()
-  elseif(arg_GLUE AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release" AND (arg_GLUE OR (TANGRAM_QUICK_LAYERS AND NOT name MATCHES "^attn|^core")))
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-    target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+    get_property(precompiled GLOBAL PROPERTY TANGRAM_GLUE_PRECOMPILED) # by the first of them
+    if(precompiled)
+      target_precompile_headers(${target} REUSE_FROM ${precompiled})
+    else()
+      target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+      set_property(GLOBAL PROPERTY TANGRAM_GLUE_PRECOMPILED ${target})
+    endif()
   elseif(name STREQUAL "core")
     target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
   else()

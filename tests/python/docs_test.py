@@ -98,6 +98,7 @@ def test_examples_say_so_on_a_number_of_ranks_that_they_do_not_support(script):
     assert "Traceback" not in printed
 
 
+@pytest.mark.skipif(os.environ.get("TANGRAM_TEST_LONG") != "1", reason="imports of torch in three processes")
 def test_an_example_runs_under_torchrun():
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TANGRAM_NUM_THREADS": "1"}
