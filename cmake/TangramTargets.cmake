@@ -85,7 +85,10 @@ function(tangram_add_layer name)
       target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
       set_property(GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED ${target})
     endif()
-  elseif(CMAKE_BUILD_TYPE STREQUAL "Release" AND (arg_GLUE OR (TANGRAM_QUICK_LAYERS AND NOT name MATCHES "^attn|^core")))
+  elseif(
+    CMAKE_BUILD_TYPE STREQUAL "Release"
+    AND (arg_GLUE OR (TANGRAM_QUICK_LAYERS AND NOT name MATCHES "^attn|^core"))
+  )
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
     get_property(precompiled GLOBAL PROPERTY TANGRAM_GLUE_PRECOMPILED) # by the first of them
     if(precompiled)

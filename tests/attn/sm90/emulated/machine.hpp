@@ -34,8 +34,8 @@ constexpr Order order(int index) {
   return {kTimes[index % 3], static_cast<unsigned>(index)};
 }
 /// Calls expect(case, order) for each case in one order, with matmuls at another time for each test with another
-/// `first`; in long runs in several. But in long runs each takes every second case, and of kernels that differ little one
-/// in `one_in` of these. Kernels whose `first` differ take others.
+/// `first`; in long runs in several. But in long runs each takes every second case, and of kernels that differ little
+/// one in `one_in` of these. Kernels whose `first` differ take others.
 template <class Cases, class Expect>
 void in_orders(int first, const Cases& cases, const Expect& expect, int one_in = 1) {
   for (int turn = 0; turn < (support::is_long_run() ? 6 : 1); ++turn) {
