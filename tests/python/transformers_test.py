@@ -247,7 +247,6 @@ def test_it_is_our_attention_that_runs(monkeypatch):
     assert calls == [(LENGTH, 4, 16)] * 2
 
 
-@pytest.mark.skipif(os.environ.get("TANGRAM_TEST_LONG") != "1", reason="seconds of the compiler")
 def test_one_compiled_graph_serves_all_packs():
     """Layers alternate between a window and full attention."""
     model, _ = model_of("gemma2")

@@ -34,12 +34,12 @@ constexpr Order order(int index) {
   return {kTimes[index % 3], static_cast<unsigned>(index)};
 }
 /// Calls expect(case, order) for each case in one order, with matmuls at another time for each test with another
-/// `first`; in long runs in several. But in long runs each takes every second case, and of kernels that differ little
-/// one in `one_in` of these. Kernels whose `first` differ take others.
+/// `first`; in long runs in several. Of kernels that differ little, whose `first` differ, each takes one case in
+/// `one_in` but in long runs: together they take all.
 template <class Cases, class Expect>
 void in_orders(int first, const Cases& cases, const Expect& expect, int one_in = 1) {
   for (int turn = 0; turn < (support::is_long_run() ? 6 : 1); ++turn) {
-    support::Sample sample(2 * one_in, first);
+    support::Sample sample(one_in, first);
     int index = first + turn;
     for (const auto& c : cases) {
       if (sample.takes_next()) expect(c, order(index));
