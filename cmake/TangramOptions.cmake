@@ -37,7 +37,7 @@ set(
   "Machine code and PTX of the kernels for GPUs of compute capability 8.0 and later, as CUDA_ARCHITECTURES"
 )
 set(TANGRAM_SANITIZE "" CACHE STRING "Sanitizers to build with, e.g. address;undefined or thread")
-option(TANGRAM_QUICK_LAYERS "Optimise layers but attn a little alone: two thirds of the time to compile (CI)" OFF)
+option(TANGRAM_QUICK_LAYERS "Optimise all layers but core and attn less: two thirds of the time to compile (CI)" OFF)
 option(
   TANGRAM_SANITIZE_QUICK
   "With clang leave out the checks that cost most to compile (make sanitize-all has them)"

@@ -48,6 +48,17 @@ set(
   <fmt/format.h>
 )
 
+# The headers of TANGRAM_PRECOMPILED, parsed once for all targets of a kind, whose flags are alike: by the first of them.
+function(tangram_share_precompiled target kind)
+  get_property(first GLOBAL PROPERTY TANGRAM_${kind}_PRECOMPILED)
+  if(first)
+    target_precompile_headers(${target} REUSE_FROM ${first})
+  else()
+    target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
+    set_property(GLOBAL PROPERTY TANGRAM_${kind}_PRECOMPILED ${target})
+  endif()
+endfunction()
+
 # tangram_add_layer(
 #   plan SOURCES a.cpp b.cpp DEPENDS core [LINK_PRIVATE nlohmann_json::nlohmann_json] [ALONE a.cpp] [LIGHT] [GLUE]
 # )
@@ -56,7 +67,7 @@ set(
 # a folder are compiled by fives, but those ALONE: most of what a unit compiles are templates that all units share.
 # Names in anonymous namespaces of five neighbours must differ. LIGHT: it computes so little that with sanitizers, where
 # optimising takes most of the time to compile, it is not optimised. GLUE: it calls what computes, and is optimised a
-# little everywhere, which takes two thirds of the time to compile. TANGRAM_QUICK_LAYERS takes all but attn for glue.
+# little everywhere, which takes two thirds of the time to compile. TANGRAM_QUICK_LAYERS takes all but core and attn for glue.
 function(tangram_add_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "LIGHT;GLUE" "" "SOURCES;DEPENDS;LINK_PRIVATE;ALONE")
   set(target tangram_${name})
@@ -78,25 +89,13 @@ function(tangram_add_layer name)
   endif()
   if(arg_LIGHT AND TANGRAM_SANITIZE)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
-    get_property(precompiled GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED) # by the first of them
-    if(precompiled)
-      target_precompile_headers(${target} REUSE_FROM ${precompiled})
-    else()
-      target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
-      set_property(GLOBAL PROPERTY TANGRAM_LIGHT_PRECOMPILED ${target})
-    endif()
+    tangram_share_precompiled(${target} LIGHT)
   elseif(
     CMAKE_BUILD_TYPE STREQUAL "Release"
     AND (arg_GLUE OR (TANGRAM_QUICK_LAYERS AND NOT name MATCHES "^attn|^core"))
   )
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
-    get_property(precompiled GLOBAL PROPERTY TANGRAM_GLUE_PRECOMPILED) # by the first of them
-    if(precompiled)
-      target_precompile_headers(${target} REUSE_FROM ${precompiled})
-    else()
-      target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
-      set_property(GLOBAL PROPERTY TANGRAM_GLUE_PRECOMPILED ${target})
-    endif()
+    tangram_share_precompiled(${target} GLUE)
   elseif(name STREQUAL "core")
     target_precompile_headers(${target} PRIVATE ${TANGRAM_PRECOMPILED})
   else()

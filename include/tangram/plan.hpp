@@ -123,12 +123,16 @@ struct Plan {
 
   int cp_size() const { return config.cp_size; }
   /// The tables of this kind. `grid` and `movement` are null where the plan is of another one, `ranks` throws
-  /// InvalidArgument.
-  const std::vector<RankPlan>& ranks() const;
-  const GridPlan* grid() const { return std::get_if<GridPlan>(&tables); }
-  GridPlan* grid() { return std::get_if<GridPlan>(&tables); }
-  const MovementPlan* movement() const { return std::get_if<MovementPlan>(&tables); }
-  MovementPlan* movement() { return std::get_if<MovementPlan>(&tables); }
+  /// InvalidArgument. A plan without a name gives its ranks away, so that a loop may read them; pointers
+  /// into such a plan would outlive it.
+  const std::vector<RankPlan>& ranks() const&;
+  std::vector<RankPlan> ranks() &&;
+  const GridPlan* grid() const& { return std::get_if<GridPlan>(&tables); }
+  GridPlan* grid() & { return std::get_if<GridPlan>(&tables); }
+  const GridPlan* grid() const&& = delete;
+  const MovementPlan* movement() const& { return std::get_if<MovementPlan>(&tables); }
+  MovementPlan* movement() & { return std::get_if<MovementPlan>(&tables); }
+  const MovementPlan* movement() const&& = delete;
   /// Area and K/V rows of each rank, for any plan; the tables in them are empty.
   std::vector<RankPlan> rank_totals() const;
   /// Ranks that exchange heads: 1 where none do.

@@ -40,9 +40,9 @@ constexpr PackRound kOneRound[] = {{15, PackSearch::kNumPhases}};
 constexpr size_t kFewDocuments = 48;
 // A whole search makes so many, each some 150 to 300 ns. Where documents are many, most of them lie whole anywhere.
 int num_proposals(size_t num_documents, int cp_size) {
-  const double whole_or_cut = num_documents <= kFewDocuments ? 40 + 2 * static_cast<double>(num_documents)
+  const double of_documents = num_documents <= kFewDocuments ? 40 + 2 * static_cast<double>(num_documents)
                                                              : 80 + 10 * std::sqrt(static_cast<double>(num_documents));
-  return (12 + cp_size) * static_cast<int>(whole_or_cut);
+  return (12 + cp_size) * static_cast<int>(of_documents);
 }
 
 // Does `work(n)` for each n in [first, last), on threads. Waking a thread takes a while: threads that are awake help to

@@ -142,11 +142,16 @@ Plan make_plan(const Mask& mask, const DistAttnConfig& config, const Dispatch& q
       [&](const DistAttnConfig& chosen) { return plan_for_strategy(mask, chosen, q_dispatch, k_dispatch); });
 }
 
-const std::vector<RankPlan>& Plan::ranks() const {
+const std::vector<RankPlan>& Plan::ranks() const& {
   const auto* ranks = std::get_if<std::vector<RankPlan>>(&tables);
   require(ranks != nullptr, "Plan::ranks: plan must move K/V alone (got strategy {} and movement {}): see rank_totals",
           to_string(config.strategy.name), to_string(config.movement.algorithm));
   return *ranks;
+}
+
+std::vector<RankPlan> Plan::ranks() && {
+  static_cast<void>(ranks());  // refuses other kinds
+  return std::get<std::vector<RankPlan>>(std::move(tables));
 }
 
 std::vector<RankPlan> Plan::rank_totals() const {

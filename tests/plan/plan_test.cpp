@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <tuple>
+#include <utility>
 
 #include "plan/dispatch.hpp"
 #include "reference/cells.hpp"
@@ -234,6 +235,23 @@ TEST(Plan, PeakBytesOfARingAreThoseOfTwoBlocks) {
   const int64_t shards = 32 * (2 * 2 * (4 * 8 + 4 * 16) + 4 * 4 + 4 * 4 * 8 + 2 * 2 * kKvRow);
   // While a step computes: its block and the next one's, what it makes, and what the step before sends and gets.
   EXPECT_EQ(plan.peak_bytes(0), shards + 32 * kKvRow * (2 * 2 + 4 + 2 * 4));
+}
+
+template <class AnyPlan>
+concept PointsToItsTables = requires(AnyPlan plan) {
+  std::forward<AnyPlan>(plan).grid();
+  std::forward<AnyPlan>(plan).movement();
+};
+static_assert(PointsToItsTables<const Plan&> && PointsToItsTables<Plan&> && !PointsToItsTables<Plan>);
+
+TEST(Plan, WithoutANameGivesItsRanksAway) {
+  const Mask mask = causal_mask(256, 256);
+  int64_t area = 0;
+  for (const RankPlan& rank : make_plan(mask, config_of(4)).ranks()) area += rank.area;
+  EXPECT_EQ(area, mask.area());
+  DistAttnConfig config = config_of(4);
+  config.movement = {Movement::kQo, 1};
+  EXPECT_THROW(make_plan(mask, config).ranks(), InvalidArgument);
 }
 
 TEST(Plan, HasTablesOfOneKindAndTotalsOfAny) {

@@ -97,8 +97,7 @@ TEST(Stages, KeptRowsAreThoseOfTheLastForwardStage) {
     for (const Stage& stage : rank.forward) EXPECT_FALSE(stage.kept);
   }
   // Where nothing is remote, nothing is kept.
-  const Plan alone = make_plan(full_mask(64, 64), config_of(1, {0, 0, true}));
-  for (const RankPlan& rank : alone.ranks()) {
+  for (const RankPlan& rank : make_plan(full_mask(64, 64), config_of(1, {0, 0, true})).ranks()) {
     EXPECT_EQ(rank.backward.size(), 1u);
     EXPECT_FALSE(rank.backward.back().kept);
   }

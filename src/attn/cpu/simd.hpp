@@ -31,7 +31,6 @@ typedef float Vec __attribute__((vector_size(kLanes * 4)));
 typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t UintVec __attribute__((vector_size(kLanes * 4)));
 typedef float UnalignedVec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
-typedef UintVec UnalignedUintVec __attribute__((aligned(4), may_alias));
 
 #define TANGRAM_INLINE static inline __attribute__((always_inline))
 #define TANGRAM_MEMBER_INLINE inline __attribute__((always_inline))
